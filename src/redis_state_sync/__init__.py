@@ -1,0 +1,43 @@
+"""Weights from a learner to the processes that act with them, through Redis or Valkey.
+
+Read in this order: version, keys, store, codec, publisher, subscriber, then `rllib`.
+Importing this loads neither ray nor torch; `redis_state_sync.rllib` does.
+"""
+
+from redis_state_sync.backends import open_store
+from redis_state_sync.codec import register_type
+from redis_state_sync.errors import (
+    ApplyError,
+    CodecError,
+    PublishTimeoutError,
+    RedisStateSyncError,
+    SettingsError,
+    StalePublisherError,
+    StaleStateError,
+    StoreError,
+)
+from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.settings import Settings
+from redis_state_sync.snapshot import Snapshot
+from redis_state_sync.subscriber import StateSubscriber
+from redis_state_sync.version import Version
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ApplyError",
+    "CodecError",
+    "PublishTimeoutError",
+    "RedisStateSyncError",
+    "Settings",
+    "SettingsError",
+    "Snapshot",
+    "StalePublisherError",
+    "StaleStateError",
+    "StatePublisher",
+    "StateSubscriber",
+    "StoreError",
+    "Version",
+    "open_store",
+    "register_type",
+]

@@ -1,0 +1,190 @@
+"""The one place that makes connections to Redis: URL to pool, and connecting off the caller's path."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from redis_state_sync.credentials import EnvironmentCredentials
+from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.errors import StoreTimeoutError
+
+Pool = Any  # redis.ConnectionPool, or a look-alike such as fakeredis' own.
+Connection = Any
+
+
+def make_pool(
+    endpoint: Endpoint,
+    *,
+    connect_timeout_s: float,
+    password_env: str = "REDIS_STATE_SYNC_PASSWORD",  # noqa: S107 - a variable's name
+    credential_provider: Any = None,
+) -> Pool:
+    """Makes a redis-py pool that connects when first asked, and never retries by itself.
+
+    Retrying is decided by those who know how much time is left. RESP2 unless the URL says
+    ``protocol=3``: it needs no HELLO, which old servers and proxies do not know.
+    """
+    credentials = credential_provider
+    if credentials is None:
+        from_environment = EnvironmentCredentials(endpoint, password_env)
+        credentials = from_environment if from_environment.available() else None
+    common: dict[str, Any] = {
+        "socket_timeout": connect_timeout_s,
+        "socket_connect_timeout": connect_timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": int(endpoint.options.get("protocol", "2")),
+        # CLIENT SETINFO would cost two round trips and a right that a minimal ACL user lacks.
+        "lib_name": None,
+        "lib_version": None,
+    }
+    tls = _tls_options(endpoint) if endpoint.tls else {}
+    own = {**common, "db": endpoint.db, "credential_provider": credentials}
+    if endpoint.scheme == "unix":
+        return redis.ConnectionPool(
+            connection_class=redis.UnixDomainSocketConnection, path=endpoint.path, **own
+        )
+    tcp = {"socket_keepalive": True, **tls}
+    if endpoint.sentinel:
+        sentinel = Sentinel(endpoint.hosts, sentinel_kwargs={**common, **tcp, "ssl": endpoint.tls})
+        return SentinelConnectionPool(endpoint.service, sentinel, ssl=endpoint.tls, **own, **tcp)
+    host, port = endpoint.hosts[0]
+    connection_class = redis.SSLConnection if endpoint.tls else redis.Connection
+    return redis.ConnectionPool(
+        connection_class=connection_class, host=host, port=port, **own, **tcp
+    )
+
+
+def _tls_options(endpoint: Endpoint) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        name: value for name, value in endpoint.options.items() if name.startswith("ssl_")
+    }
+    options.setdefault("ssl_cert_reqs", "required")
+    # Python refuses to check host names of certificates that it does not verify.
+    default = "true" if options["ssl_cert_reqs"] == "required" else "false"
+    checked = options.get("ssl_check_hostname", default).lower() == "true"
+    options["ssl_check_hostname"] = checked
+    return options
+
+
+class Connector:
+    """Holds at most one live connection, and bounds what waiting for one costs.
+
+    Connecting (name look-up, TCP, TLS, authentication, asking sentinels) runs on a thread of its
+    own: a caller with little time gives up waiting, the attempt goes on, and the next call finds
+    the connection ready. Safe to use after a fork: the child connects anew.
+    """
+
+    def __init__(self, make: Callable[[], Pool], where: str) -> None:
+        self._make = make
+        self._where = where
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._pool: Pool = None
+        self._idle: Connection = None
+        self._attempt: Future[Connection] | None = None
+
+    def acquire(self, timeout: float) -> tuple[Connection, bool]:
+        """Returns a live connection, and whether it is fresh.
+
+        Raises:
+            StoreTimeoutError: If none is ready within `timeout` seconds.
+            Exception: Whatever the attempt to connect failed with.
+        """
+        with self._lock:
+            if self._pid != os.getpid():
+                self._forget()
+            if self._idle is not None:
+                connection, self._idle = self._idle, None
+                return connection, False
+            if self._attempt is None:
+                self._attempt = Future()
+                threading.Thread(
+                    target=self._connect,
+                    args=(self._attempt,),
+                    name="redis-state-sync-connect",
+                    daemon=True,
+                ).start()
+            attempt = self._attempt
+        try:
+            connection = attempt.result(timeout)
+        except FutureTimeout:
+            raise StoreTimeoutError(
+                f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
+            ) from None
+        except BaseException:
+            self._finished(attempt)
+            raise
+        self._finished(attempt)
+        return connection, True
+
+    def release(self, connection: Connection) -> None:
+        """Gives back a connection on which every reply was read."""
+        with self._lock:
+            if self._idle is None and self._pid == os.getpid():
+                self._idle = connection
+                return
+        connection.disconnect()
+
+    def close(self) -> None:
+        """Closes the connection, if there is one. `acquire` makes a new one."""
+        with self._lock:
+            pool, connection, attempt = self._pool, self._idle, self._attempt
+            inherited = self._pid != os.getpid()
+            self._forget()
+        if inherited:
+            return
+        if connection is not None:
+            connection.disconnect()
+        if attempt is not None:
+            attempt.add_done_callback(_disconnect)
+        if pool is not None:
+            pool.disconnect()
+
+    def _connect(self, attempt: Future[Connection]) -> None:
+        try:
+            with self._lock:
+                if self._pool is None:
+                    self._pool = self._make()
+                pool = self._pool
+            connection = pool.make_connection()
+            connection.connect()
+        except BaseException as error:
+            attempt.set_exception(error)
+        else:
+            attempt.set_result(connection)
+
+    def _finished(self, attempt: Future[Connection]) -> None:
+        with self._lock:
+            if self._attempt is attempt:
+                self._attempt = None
+
+
+def _disconnect(attempt: Future[Connection]) -> None:
+    if attempt.exception() is None:
+        attempt.result().disconnect()
+
+
+def set_timeout(connection: Connection, seconds: float) -> None:
+    """Bounds the next socket operations; fakeredis' sockets, which never wait, have no such limit."""
+    settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
+    if settimeout is not None:
+        settimeout(max(seconds, 0.001))
+
+
+def remaining(deadline: float) -> float:
+    """Seconds until a `time.monotonic()` deadline, at least 0."""
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,89 @@
+"""Where user and password come from: never from settings, always at the time of connecting."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.errors import SettingsError
+
+URL_ENV = "REDIS_STATE_SYNC_URL"
+USERNAME_ENV = "REDIS_STATE_SYNC_USERNAME"
+PASSWORD_FILE_ENV = "REDIS_STATE_SYNC_PASSWORD_FILE"  # noqa: S105 - a variable's name
+
+
+class CredentialProvider(Protocol):
+    """redis-py's protocol, see `redis.credentials.CredentialProvider`."""
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Returns ``(password,)`` or ``(username, password)``."""
+        ...
+
+
+class EnvironmentCredentials:
+    """Reads the password anew for each connection, so that a rotated one is picked up.
+
+    In this order: the file that REDIS_STATE_SYNC_PASSWORD_FILE names, the environment variable
+    `password_env`, the password of the URL in REDIS_STATE_SYNC_URL. The user is the URL's, else
+    REDIS_STATE_SYNC_USERNAME.
+    """
+
+    def __init__(self, endpoint: Endpoint, password_env: str) -> None:
+        self._endpoint = endpoint
+        self._password_env = password_env
+
+    def __repr__(self) -> str:
+        return "EnvironmentCredentials(<redacted>)"
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Returns ``(password,)`` or ``(username, password)``.
+
+        Raises:
+            SettingsError: If there is a user but no password, or the file can not be read.
+        """
+        username = self._endpoint.username or os.environ.get(USERNAME_ENV)
+        password = self._password()
+        if password is None:
+            raise SettingsError(
+                f"user {username!r} has no password: set {PASSWORD_FILE_ENV} or "
+                f"{self._password_env} in the environment of this process"
+            )
+        return (username, password) if username else (password,)
+
+    def available(self) -> bool:
+        """Whether there is anything to authenticate with."""
+        return bool(
+            self._endpoint.username or os.environ.get(USERNAME_ENV) or self._password() is not None
+        )
+
+    def _password(self) -> str | None:
+        path = os.environ.get(PASSWORD_FILE_ENV)
+        if path:
+            try:
+                return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(
+                    f"{PASSWORD_FILE_ENV} names {path!r}, which can not be read "
+                    f"({type(error).__name__})"
+                ) from None
+        return os.environ.get(self._password_env) or self._endpoint.password
+
+
+def load_provider(reference: str) -> Any:
+    """Imports ``"package.module:name"``: a credential provider, or a function that makes one.
+
+    Raises:
+        SettingsError: If there is no such thing.
+    """
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"credential_provider {reference!r} can not be imported") from error
+    provider = found if hasattr(found, "get_credentials") and not isinstance(found, type) else found()
+    if not hasattr(provider, "get_credentials"):
+        raise SettingsError(f"credential_provider {reference!r} has no get_credentials()")
+    return provider

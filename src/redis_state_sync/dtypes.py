@@ -1,0 +1,106 @@
+"""numpy dtypes as plain data, and back with every field checked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from redis_state_sync.errors import DecodeError, EncodeError
+
+# Plain kinds only: bool, ints, floats, complex, datetimes, bytes, str, raw void. Never objects.
+_PLAIN = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[Mm]8(?:\[[0-9]{0,6}[A-Za-z]{1,7}\])?)\Z")
+MAX_FIELDS = 1024
+MAX_DIMENSIONS = 32
+
+
+def describe_dtype(dtype: np.dtype[Any]) -> Any:
+    """Returns a str, or nested lists for a structured dtype.
+
+    Raises:
+        EncodeError: If the dtype holds Python objects, has no size, or can not be restored.
+    """
+    if dtype.hasobject:
+        raise EncodeError("arrays of Python objects can not be published")
+    if dtype.itemsize == 0:
+        raise EncodeError("arrays whose items have no size can not be published")
+    described = _describe(dtype)
+    try:
+        restored = restore_dtype(described)
+    except DecodeError as error:
+        raise EncodeError(f"dtype {dtype} can not be published: {error}") from error
+    if restored != dtype:
+        raise EncodeError(f"dtype {dtype} can not be published without loss")
+    return described
+
+
+def _describe(dtype: np.dtype[Any]) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return [_describe(base), list(shape)]
+    if dtype.names is None:
+        return dtype.str
+    assert dtype.fields is not None
+    columns = [[name, _describe(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+    return {"columns": columns, "itemsize": dtype.itemsize, "aligned": bool(dtype.isalignedstruct)}
+
+
+def restore_dtype(described: Any, depth: int = 0) -> np.dtype[Any]:
+    """The inverse of `describe_dtype`, for data of unknown origin.
+
+    Raises:
+        DecodeError: If it is not a plain dtype.
+    """
+    if depth > 8:
+        raise DecodeError("dtype is nested too deeply")
+    try:
+        if isinstance(described, str):
+            if not _PLAIN.match(described):
+                raise DecodeError(f"not a plain dtype: {described[:40]!r}")
+            dtype = np.dtype(described)
+        elif isinstance(described, list):
+            base, shape = described
+            dtype = np.dtype((restore_dtype(base, depth + 1), checked_shape(shape)))
+        elif isinstance(described, dict):
+            dtype = _restore_structured(described, depth)
+        else:
+            raise DecodeError("dtype is neither a name nor a structure")
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        if isinstance(error, DecodeError):
+            raise
+        raise DecodeError(f"not a dtype: {error}") from error
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise DecodeError(f"dtype {dtype} is not plain")
+    return dtype
+
+
+def _restore_structured(described: dict[Any, Any], depth: int) -> np.dtype[Any]:
+    columns = described["columns"]
+    if not isinstance(columns, list) or not 0 < len(columns) <= MAX_FIELDS:
+        raise DecodeError("structured dtype has no columns, or too many")
+    names, formats, offsets = zip(*columns, strict=True)
+    if not all(type(name) is str for name in names) or not all(type(o) is int for o in offsets):
+        raise DecodeError("structured dtype has ill-formed columns")
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": [restore_dtype(f, depth + 1) for f in formats],
+            "offsets": list(offsets),
+            "itemsize": described["itemsize"],
+        },
+        align=bool(described["aligned"]),
+    )
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """Returns a shape as a tuple.
+
+    Raises:
+        DecodeError: If it is not a list of at most 32 non-negative ints below 2**48.
+    """
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+        raise DecodeError("shape is not a list of at most 32 lengths")
+    if not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+        raise DecodeError("shape holds something that is not a length")
+    return tuple(shape)

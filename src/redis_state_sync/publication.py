@@ -1,0 +1,78 @@
+"""The handle of one published version."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from redis_state_sync.errors import (
+    PublishTimeoutError,
+    RedisStateSyncError,
+    StalePublisherError,
+)
+from redis_state_sync.version import Version
+
+
+class Publication:
+    """A state on its way to the store. Resolved by the first stored version that covers it.
+
+    Args:
+        version: The version that the state was given.
+        changed: Notified when an attempt ends.
+        started: Called by a waiter to have it tried at once.
+    """
+
+    def __init__(
+        self, version: Version, changed: threading.Condition, started: Callable[[], None]
+    ) -> None:
+        self.version = version
+        self._changed = changed
+        self._hurry = started
+        self._stored: Version | None = None
+        self._error: RedisStateSyncError | None = None
+
+    @property
+    def stored(self) -> Version | None:
+        """The stored version that covers this one, or None as long as there is none."""
+        return self._stored
+
+    def wait(self, timeout: float, *, fail_fast: bool = False) -> Version:
+        """Waits until every later poll of anyone sees this version or a newer one.
+
+        Args:
+            timeout: Seconds.
+            fail_fast: Raise as soon as an attempt fails, although it goes on being tried.
+
+        Returns:
+            The stored version: this one, or the later one that replaced it.
+
+        Raises:
+            PublishTimeoutError: If it is not stored in time.
+            StoreError: With `fail_fast`, why the last attempt failed.
+            StalePublisherError: If another learner took over.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._hurry()
+            while self._stored is None:
+                error = self._error
+                if isinstance(error, StalePublisherError) or (fail_fast and error is not None):
+                    assert error is not None
+                    raise error
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise PublishTimeoutError(
+                        f"version {self.version} was not stored within {timeout:g} s"
+                        + (f"; last error: {error}" if error else "")
+                    ) from error
+                self._changed.wait(left)
+            return self._stored
+
+    def resolve(self, version: Version) -> None:
+        """The version is stored. The caller holds the condition."""
+        self._stored = version
+
+    def fail(self, error: RedisStateSyncError) -> None:
+        """An attempt failed. The caller holds the condition."""
+        self._error = error

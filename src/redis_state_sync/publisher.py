@@ -1,0 +1,428 @@
+"""The writing side: takes over a namespace, publishes in the background, the latest state wins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from redis_state_sync.blobs import Blob
+from redis_state_sync.codec import encode
+from redis_state_sync.decisions import Cooldown
+from redis_state_sync.errors import (
+    EncodeError,
+    NotNewerError,
+    RedisStateSyncError,
+    SettingsError,
+    StalePublisherError,
+    StoreError,
+)
+from redis_state_sync.events import Failed, Observer, Published, notify
+from redis_state_sync.keys import Keys
+from redis_state_sync.manifest import Manifest, Writer
+from redis_state_sync.publication import Publication
+from redis_state_sync.retention import Retention
+from redis_state_sync.store import Store
+from redis_state_sync.takeover import describe_usurper, take_over
+from redis_state_sync.version import Version
+
+logger = logging.getLogger("redis_state_sync")
+
+# Often enough that a store which came back empty is filled within two seconds.
+HEARTBEAT_S = 0.5
+_MAX_SEQ_NO = 1 << 63
+
+
+@dataclass(frozen=True)
+class _Job:
+    version: Version
+    blobs: Mapping[str, Blob]
+    weights_seq_no: int | None
+    only_if_changed: bool
+    waiting: list[Publication] = field(default_factory=list)
+
+
+@dataclass
+class PublisherStats:
+    """Totals since the publisher was made. Bytes are of blobs, seconds of whole publishes."""
+
+    publishes: int = 0
+    dropped: int = 0
+    bytes_sent: int = 0
+    bytes_saved: int = 0
+    last_seconds: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+class StatePublisher:
+    """The one learner of a namespace::
+
+        publisher = StatePublisher(open_store("redis://localhost"), "my-run")
+        publisher.publish({"rl_module/p0": weights})          # returns at once
+        publisher.publish({"rl_module/p0": weights}).wait(5)  # every later poll sees it
+
+    Making one takes the namespace over: from then on every older learner is refused.
+
+    Args:
+        store: Where to publish.
+        namespace: Which shared state.
+        writer_id: What readers that follow one learner only compare; default: a unique one.
+        history: How many of the newest versions to keep.
+        ttl_s: Seconds after which the namespace expires once this process is gone.
+        connect_timeout_s: Most seconds for taking over.
+        transfer_timeout_s: Most seconds for one attempt to publish.
+        heartbeat_s: Seconds between looks at the store while nothing is published.
+        observers: Told of every event, on the publishing thread.
+
+    Raises:
+        SettingsError: If the namespace is not valid.
+        StoreError: If the store can not be reached, or refuses.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        writer_id: str | None = None,
+        history: int = 4,
+        ttl_s: float = 86_400.0,
+        connect_timeout_s: float = 2.0,
+        transfer_timeout_s: float = 60.0,
+        heartbeat_s: float = HEARTBEAT_S,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        host, self._pid = socket.gethostname(), os.getpid()
+        self.store = store
+        self.keys = Keys(namespace)
+        self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
+        self.stats = PublisherStats()
+        self._ttl_s = ttl_s
+        self._timeout_s = transfer_timeout_s
+        self._probe_timeout_s = connect_timeout_s
+        self._heartbeat_s = heartbeat_s
+        self._observers = tuple(observers)
+        self._retention = Retention(store, self.keys, history)
+        claim = take_over(store, self.keys, self.writer, ttl_s=ttl_s, timeout=connect_timeout_s)
+        self._retention.load(timeout=connect_timeout_s)
+        self.generation = claim.generation
+        self._number = 0
+        self._latest: dict[str, Blob] = {}
+        self._weights_seq_no: int | None = None
+        self._stored: tuple[Version, Manifest] | None = None
+        self._changed = threading.Condition()
+        self._pending: _Job | None = None
+        self._busy = False
+        self._in_flight: list[Publication] = []
+        self._cooldown = Cooldown()
+        self._refused: StalePublisherError | None = None
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._run, name="redis-state-sync-publish", daemon=True
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"StatePublisher({self.keys.namespace!r}, generation {self.generation})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a StatePublisher owns its generation of a namespace and can not be pickled; "
+            "make one where the learner runs"
+        )
+
+    @property
+    def last_version(self) -> Version | None:
+        """The newest version that is stored, or None."""
+        return self._stored[0] if self._stored else None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last attempt to reach the store succeeded."""
+        return self._cooldown.failures == 0
+
+    def publish(
+        self,
+        components: Mapping[str, Any],
+        *,
+        weights_seq_no: int | None = None,
+        only_if_changed: bool = False,
+    ) -> Publication:
+        """Publishes in the background. The latest state wins: one still waiting is replaced.
+
+        Args:
+            components: Component name -> tree, see `redis_state_sync.codec`. The trees are copied
+                before this returns. Components that are absent keep what they had.
+            weights_seq_no: RLlib's counter of gradient updates, an int in [0, 2**63), or None to
+                keep the last one.
+            only_if_changed: Announce no new version if everything is as in the newest one.
+
+        Returns:
+            A handle with the version and `wait`.
+
+        Raises:
+            EncodeError: If a value can not be published; nothing is.
+            SettingsError: If an argument is wrong, or the publisher is closed or of another process.
+            StalePublisherError: If another learner took over.
+        """
+        self._check_usable()
+        if not components and not self._latest:
+            raise SettingsError("nothing to publish: no components were given, now or before")
+        if weights_seq_no is not None and (
+            type(weights_seq_no) is not int or not 0 <= weights_seq_no < _MAX_SEQ_NO
+        ):
+            raise SettingsError(
+                f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
+            )
+        for name in components:
+            if type(name) is not str or not name:
+                raise EncodeError(f"component name {name!r} is not a non-empty str")
+        encoded = {name: Blob(encode(tree, path=name)) for name, tree in components.items()}
+        with self._changed:
+            self._check_usable()
+            self._latest = {**self._latest, **encoded}
+            if weights_seq_no is not None:
+                self._weights_seq_no = weights_seq_no
+            return self._enqueue(only_if_changed)
+
+    def flush(self, timeout: float) -> Version | None:
+        """Waits until everything published so far is stored; raises as `Publication.wait`."""
+        with self._changed:
+            pending = self._pending
+            if pending is None and not self._busy:
+                if self._refused:
+                    raise self._refused
+                return self.last_version
+            publication = Publication(
+                Version(self.generation, self._number), self._changed, self._hurry
+            )
+            (pending.waiting if pending else self._in_flight).append(publication)
+        return publication.wait(timeout)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Stores what is still waiting if that is possible in time, then ends the thread."""
+        with self._changed:
+            if self._closed or self._pid != os.getpid():
+                return
+            deadline = time.monotonic() + timeout
+            self._hurry()
+            while (self._pending or self._busy) and not self._refused and self.healthy:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
+        self.store.close()
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise SettingsError(
+                "this StatePublisher was made in another process (a fork); make one here"
+            )
+        if self._closed:
+            raise SettingsError("this StatePublisher is closed")
+        if self._refused is not None:
+            raise self._refused
+
+    def _enqueue(self, only_if_changed: bool) -> Publication:
+        self._number += 1
+        version = Version(self.generation, self._number)
+        publication = Publication(version, self._changed, self._hurry)
+        waiting = [publication]
+        if self._pending is not None:
+            self.stats.dropped += 1
+            waiting += self._pending.waiting
+            only_if_changed = only_if_changed and self._pending.only_if_changed
+        self._pending = _Job(
+            version, dict(self._latest), self._weights_seq_no, only_if_changed, waiting
+        )
+        self._changed.notify_all()
+        return publication
+
+    def _hurry(self) -> None:
+        """Someone waits: do not sit out the cool-down. The caller holds the condition."""
+        self._cooldown = Cooldown(self._cooldown.failures, 0.0)
+        self._changed.notify_all()
+
+
+    def _run(self) -> None:
+        next_beat = time.monotonic() + self._heartbeat_s
+        while True:
+            with self._changed:
+                while not self._closed and self._refused is None:
+                    now = time.monotonic()
+                    wakes = self._cooldown.until if self._pending else next_beat
+                    wakes = max(wakes, self._cooldown.until)
+                    if now >= wakes:
+                        break
+                    self._changed.wait(wakes - now)
+                if self._closed or self._refused is not None:
+                    return
+                job, self._pending = self._pending, None
+                self._busy = job is not None
+                self._in_flight = job.waiting if job else []
+            if job is not None:
+                self._attempt(job)
+            else:
+                self._attempt_call("heartbeat", self._heartbeat)
+            next_beat = time.monotonic() + self._heartbeat_s
+
+    def _attempt(self, job: _Job) -> None:
+        stored: list[Version] = []
+        error = self._attempt_call("publish", lambda: stored.append(self._store_job(job)))
+        with self._changed:
+            self._busy = False
+            for publication in job.waiting:
+                if error is None:
+                    publication.resolve(stored[0])
+                else:
+                    publication.fail(error)
+            if error is not None and self._refused is None:
+                if self._pending is None:
+                    self._pending = job  # Nothing newer: keep trying this one.
+                else:
+                    self._pending.waiting.extend(job.waiting)
+            elif self._refused is not None and self._pending is not None:
+                for publication in self._pending.waiting:
+                    publication.fail(self._refused)
+            self._changed.notify_all()
+
+    def _attempt_call(
+        self, operation: str, call: Callable[[], None]
+    ) -> RedisStateSyncError | None:
+        try:
+            call()
+        except StalePublisherError as error:
+            self._note_failure(operation, error)
+            with self._changed:
+                self._refused = error
+                self._changed.notify_all()
+            return error
+        except Exception as error:
+            # Nobody else would ever see it on this thread, and the thread must live on.
+            known = error if isinstance(error, RedisStateSyncError) else None
+            if known is None:
+                logger.exception("unexpected error during %s", operation)
+                known = StoreError(f"unexpected {type(error).__name__} during {operation}")
+                known.__cause__ = error
+            self._note_failure(operation, known)
+            with self._changed:
+                self._cooldown = self._cooldown.failed(time.monotonic(), random.random())  # noqa: S311
+                self._changed.notify_all()
+            return known
+        with self._changed:
+            recovered, self._cooldown = self._cooldown.failures > 0, Cooldown()
+            self._changed.notify_all()
+        if recovered:
+            logger.info("%s is back: %s", self.store.describe(), operation)
+        return None
+
+    def _note_failure(self, operation: str, error: RedisStateSyncError) -> None:
+        self.stats.failures[error.category] = self.stats.failures.get(error.category, 0) + 1
+        if isinstance(error, StalePublisherError):
+            logger.error("%s was refused: %s", operation, error)
+        elif self._cooldown.failures == 0:  # Once for each outage.
+            logger.warning("%s failed, will be tried again: %s", operation, error)
+        notify(self._observers, Failed(operation, error.category, str(error)))
+
+    def _store_job(self, job: _Job) -> Version:
+        started = time.monotonic()
+        manifest = Manifest(
+            writer=self.writer,
+            time_ms=time.time_ns() // 1_000_000,
+            components={name: blob.component for name, blob in job.blobs.items()},
+            weights_seq_no=job.weights_seq_no,
+        )
+        last = self._stored
+        if (
+            job.only_if_changed
+            and last is not None
+            and last[1].components == manifest.components
+            and last[1].weights_seq_no == manifest.weights_seq_no
+        ):
+            return last[0]
+        sent, saved = self._upload(job.blobs.values())
+        self._announce(job.version, manifest)
+        seconds = time.monotonic() - started
+        self._stored = (job.version, manifest)
+        self.stats.publishes += 1
+        self.stats.bytes_sent += sent
+        self.stats.bytes_saved += saved
+        self.stats.last_seconds = seconds
+        notify(self._observers, Published(job.version, sent, saved, seconds))
+        try:
+            self._retention.keep(job.version, manifest, timeout=self._timeout_s)
+        except StoreError as error:
+            # The version is out; what was not dropped now is dropped next time, or expires.
+            self._note_failure("retain", error)
+        return job.version
+
+    def _upload(self, blobs: Iterable[Blob]) -> tuple[int, int]:
+        """Refreshes what the store has and sends what it lacks: a wiped or evicted store heals."""
+        pieces = {digest: data for blob in blobs for digest, data in blob.pieces()}
+        deadline = time.monotonic() + self._timeout_s
+        missing = self.store.refresh(
+            self.keys, list(pieces), ttl_s=self._ttl_s, timeout=self._timeout_s
+        )
+        to_send = {digest: data for digest, data in pieces.items() if digest in missing}
+        if to_send:
+            self.store.put_blobs(
+                self.keys,
+                to_send,
+                ttl_s=self._ttl_s,
+                timeout=max(0.001, deadline - time.monotonic()),
+            )
+        sent = sum(len(data) for data in to_send.values())
+        return sent, sum(len(data) for data in pieces.values()) - sent
+
+    def _announce(self, version: Version, manifest: Manifest) -> None:
+        try:
+            self.store.append(
+                self.keys, version, manifest.encode(), ttl_s=self._ttl_s, timeout=self._timeout_s
+            )
+        except NotNewerError as error:
+            (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
+            if top is None or top.version != version:
+                # Our own id on top means that an earlier try was stored and its reply lost.
+                raise StalePublisherError(
+                    describe_usurper(self.store, self.keys, self.generation, top)
+                ) from error
+
+    def _heartbeat(self) -> None:
+        newest = self.store.newest(self.keys, timeout=self._probe_timeout_s)
+        if newest and newest[0].version.generation > self.generation:
+            raise StalePublisherError(
+                describe_usurper(self.store, self.keys, self.generation, newest[0])
+            )
+        if self._stored is None:
+            return
+        version, manifest = self._stored
+        lost = not newest or newest[0].version < version
+        if not lost:
+            lost = bool(
+                self.store.refresh(
+                    self.keys,
+                    list(manifest.digests()) + self._retention.other_digests(manifest),
+                    ttl_s=self._ttl_s,
+                    timeout=self._probe_timeout_s,
+                )
+                & manifest.digests().keys()
+            )
+        if lost:
+            logger.warning(
+                "%s lost version %s of namespace %r: publishing it again",
+                self.store.describe(),
+                version,
+                self.keys.namespace,
+            )
+            with self._changed:
+                if self._pending is None:
+                    self._enqueue(False)

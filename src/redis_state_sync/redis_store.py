@@ -1,0 +1,327 @@
+"""The store on Redis or Valkey: commands of the string, stream, hash and expire families only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import redis
+
+from redis_state_sync.connection import Connector, Pool, make_pool, remaining, set_timeout
+from redis_state_sync.credentials import load_provider
+from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.errors import NotNewerError, StoreError, StoreReplyError, VersionError
+from redis_state_sync.keys import Keys
+from redis_state_sync.redis_errors import reply_error, translated
+from redis_state_sync.resp import pack
+from redis_state_sync.settings import Settings
+from redis_state_sync.store import Entry
+from redis_state_sync.version import Version
+
+# Large enough that round trips do not count, small enough that a server serves others in between.
+BATCH_BYTES = 8 << 20
+UNLINK_BATCH = 16
+_FIELD = "manifest"
+
+Command = tuple[Any, ...]
+
+
+class RedisStore:
+    """A `Store` over one connection.
+
+    Constructed means usable: it connects when first asked, connects anew after an error or a
+    fork, and travels to other processes without its connection.
+
+    Args:
+        make: Makes the redis-py pool whose connections are used. Called when first needed.
+        where: The server, for messages; must hold no secret.
+        stall_timeout_s: Seconds without a byte after which a transfer is given up.
+    """
+
+    def __init__(
+        self, make: Callable[[], Pool], where: str, *, stall_timeout_s: float = 0.5
+    ) -> None:
+        self._make = make
+        self._where = where
+        self._stall_timeout_s = stall_timeout_s
+        self._lock = threading.RLock()
+        self._connector = Connector(make, where)
+
+    @classmethod
+    def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> Self:
+        """A store at a parsed URL."""
+        return cls(
+            _PoolFactory(endpoint, settings),
+            endpoint.describe(),
+            stall_timeout_s=settings.stall_timeout_s,
+        )
+
+    @classmethod
+    def from_client(cls, client: redis.Redis, where: str = "redis client") -> Self:
+        """A store over the pool of a ready client: one you configured yourself, or FakeRedis."""
+        return cls(lambda: client.connection_pool, where)
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._where!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"make": self._make, "where": self._where, "stall": self._stall_timeout_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["make"], state["where"], stall_timeout_s=state["stall"])  # type: ignore[misc]
+
+    def describe(self) -> str:
+        """Where the data is; never a secret."""
+        return self._where
+
+    def close(self) -> None:
+        """Closes the connection. The store can be used again; it connects anew."""
+        self._connector.close()
+
+    def time_ms(self, *, timeout: float) -> int:
+        """The server's clock in ms since 1970."""
+        (reply,) = self._run("time", [("TIME",)], timeout)
+        try:
+            seconds, microseconds = (int(part) for part in reply)
+        except (TypeError, ValueError) as error:
+            raise self._unexpected("TIME") from error
+        return seconds * 1000 + microseconds // 1000
+
+    def newest(
+        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+    ) -> list[Entry]:
+        """At most `count` entries, newest first, strictly newer than `after`.
+
+        One round trip, atomic. An exclusive start: https://redis.io/docs/latest/commands/xrange/
+        """
+        start = "-" if after is None else f"({after}"
+        command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
+        (reply,) = self._run("poll", [command], timeout)
+        try:
+            return [
+                Entry(Version.parse(entry_id), bytes(_manifest_of(fields)))
+                for entry_id, fields in reply
+            ]
+        except (TypeError, ValueError, VersionError) as error:
+            raise self._unexpected("XREVRANGE") from error
+
+    def append(
+        self, keys: Keys, version: Version, manifest: bytes, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Announces a version.
+
+        The server refuses an id that is not greater than the newest, which fences a paused or
+        partitioned older learner without lock or script.
+
+        Raises:
+            NotNewerError: If it does.
+        """
+        ttl = _whole(ttl_s)
+        replies = self._run(
+            "publish",
+            [
+                ("XADD", keys.versions, str(version), _FIELD, manifest),
+                ("EXPIRE", keys.versions, ttl),
+                ("EXPIRE", keys.pins, ttl),
+                ("EXPIRE", keys.readers, ttl),
+            ],
+            timeout,
+            check=False,
+        )
+        added = replies[0]
+        if isinstance(added, redis.ResponseError) and "equal or smaller" in str(added):
+            raise NotNewerError(
+                f"{self._where}: version {version} is not greater than the newest one"
+            )
+        self._check("publish", replies)
+
+    def refresh(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+    ) -> set[str]:
+        """Refreshes expiries; returns the digests whose blobs are missing."""
+        ttl = _whole(ttl_s)
+        commands: list[Command] = [("EXPIRE", keys.versions, ttl), ("EXPIRE", keys.pins, ttl)]
+        commands += [("EXPIRE", keys.blob(digest), ttl) for digest in digests]
+        replies = self._run("refresh", commands, timeout)[2:]
+        return {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
+
+    def put_blobs(
+        self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
+    ) -> None:
+        """Stores blobs."""
+        deadline = time.monotonic() + timeout
+        ttl = _whole(ttl_s)
+        for batch in _batches(blobs.items(), lambda item: len(item[1])):
+            commands = [("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch]
+            self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
+
+    def get_blobs(
+        self, keys: Keys, digests: Sequence[str], *, timeout: float
+    ) -> list[bytes | None]:
+        """The blobs in the order asked for; None for one that is gone."""
+        deadline = time.monotonic() + timeout
+        blobs: list[bytes | None] = []
+        for start in range(0, len(digests), UNLINK_BATCH):
+            batch = digests[start : start + UNLINK_BATCH]
+            blobs += self._run(
+                "fetch",
+                [("GET", keys.blob(digest)) for digest in batch],
+                remaining(deadline),
+                stall=self._stall_timeout_s,
+            )
+        for blob in blobs:
+            if blob is not None and not isinstance(blob, bytes):
+                raise self._unexpected("GET")
+        return blobs
+
+    def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
+        """Pin name -> pinned version."""
+        (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout)
+        try:
+            # RESP2 answers with a flat list, RESP3 with a map.
+            pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+            return {name.decode(): Version.parse(version) for name, version in pairs}
+        except (TypeError, ValueError, AttributeError, VersionError) as error:
+            raise self._unexpected("HGETALL") from error
+
+    def drop(
+        self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
+    ) -> None:
+        """Forgets versions, then blobs, a few at a time: deleting much at once stalls others."""
+        deadline = time.monotonic() + timeout
+        if versions:
+            ids = [str(version) for version in versions]
+            self._run("drop", [("XDEL", keys.versions, *ids)], remaining(deadline))
+        for start in range(0, len(digests), UNLINK_BATCH):
+            batch = [keys.blob(digest) for digest in digests[start : start + UNLINK_BATCH]]
+            self._run("drop", [("UNLINK", *batch)], remaining(deadline))
+
+    def note_reader(
+        self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Records what a reader has, for `status`."""
+        commands: list[Command] = [
+            ("HSET", keys.readers, reader, note),
+            ("EXPIRE", keys.readers, _whole(ttl_s)),
+        ]
+        self._run("note", commands, timeout)
+
+    def _run(
+        self,
+        operation: str,
+        commands: Sequence[Command],
+        timeout: float,
+        *,
+        stall: float | None = None,
+        check: bool = True,
+    ) -> list[Any]:
+        """Sends commands in one go and reads a reply to each, within `timeout` seconds in all.
+
+        A connection that the server closed in the meantime is replaced once; every command is
+        safe to repeat.
+        """
+        packed = [chunk for command in commands for chunk in pack(*command)]
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            while True:
+                fresh = True
+                connection = None
+                try:
+                    connection, fresh = self._connector.acquire(remaining(deadline))
+                    replies = self._exchange(connection, packed, len(commands), deadline, stall)
+                except BaseException as error:
+                    if connection is not None:
+                        connection.disconnect()
+                    if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
+                        continue
+                    if isinstance(error, StoreError) or not isinstance(error, Exception):
+                        raise
+                    raise translated(error, operation, self._where) from error
+                self._connector.release(connection)
+                break
+        if check:
+            self._check(operation, replies)
+        return replies
+
+    def _exchange(
+        self,
+        connection: Any,
+        packed: list[Any],
+        count: int,
+        deadline: float,
+        stall: float | None,
+    ) -> list[Any]:
+        set_timeout(connection, _patience(deadline, stall))
+        connection.send_packed_command(packed, check_health=False)
+        replies: list[Any] = []
+        for _ in range(count):
+            set_timeout(connection, _patience(deadline, stall))
+            try:
+                replies.append(connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                replies.append(error)  # An error reply leaves the connection in order.
+        return replies
+
+    def _check(self, operation: str, replies: Iterable[Any]) -> None:
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply_error(reply, operation, self._where) from reply
+
+    def _unexpected(self, command: str) -> StoreReplyError:
+        return StoreReplyError(
+            f"{self._where}: unexpected reply to {command}; is this a Redis or Valkey server, "
+            "and is the namespace used by something else?"
+        )
+
+
+class _PoolFactory:
+    """Makes the pool in whichever process needs it; credentials are read there and then."""
+
+    def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+
+    def __call__(self) -> Pool:
+        reference = self._settings.credential_provider
+        return make_pool(
+            self._endpoint,
+            connect_timeout_s=self._settings.connect_timeout_s,
+            password_env=self._settings.password_env,
+            credential_provider=load_provider(reference) if reference else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"_PoolFactory({self._endpoint.describe()!r})"
+
+
+def _patience(deadline: float, stall: float | None) -> float:
+    left = remaining(deadline)
+    if left <= 0:
+        raise redis.TimeoutError("no time left")
+    return left if stall is None else min(left, stall)
+
+
+def _whole(seconds: float) -> int:
+    return max(1, round(seconds))
+
+
+def _manifest_of(fields: Sequence[bytes]) -> bytes:
+    name, manifest = fields
+    if bytes(name) != _FIELD.encode():
+        raise ValueError("entry without a manifest")
+    return manifest
+
+
+def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:
+    batch: list[Any] = []
+    total = 0
+    for item in items:
+        if batch and total + size(item) > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size(item)
+    if batch:
+        yield batch

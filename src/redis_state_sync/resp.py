@@ -1,0 +1,33 @@
+"""Commands in Redis' own protocol, with large arguments left where they are.
+
+https://redis.io/docs/latest/develop/reference/protocol-spec/ : an array of bulk strings. redis-py's
+packers copy large buffers; here they go to the socket as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LARGE = 16 << 10
+
+
+def pack(*arguments: Any) -> list[Any]:
+    """Returns the chunks to send for one command: few, and large buffers uncopied."""
+    chunks: list[Any] = []
+    pending = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        if isinstance(argument, str):
+            argument = argument.encode()
+        elif isinstance(argument, int):
+            argument = b"%d" % argument
+        elif not isinstance(argument, bytes):
+            argument = memoryview(argument).cast("B")
+        size = len(argument)
+        pending.append(b"$%d\r\n" % size)
+        if size > _LARGE:
+            chunks += [b"".join(pending), argument]
+            pending = [b"\r\n"]
+        else:
+            pending += [bytes(argument), b"\r\n"]
+    chunks.append(b"".join(pending))
+    return chunks

@@ -1,0 +1,124 @@
+"""Settings: one frozen dataclass, safe to copy, pickle, print and write into any file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from redis_state_sync.endpoint import REMEDY, parse_url
+from redis_state_sync.errors import SettingsError
+from redis_state_sync.keys import check_namespace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How to reach the store and how to behave. Holds no secret, by construction.
+
+    Args:
+        url: Where the store is: ``redis://host:6379/0``, ``rediss://``, ``unix:///run/v.sock``,
+            ``redis+sentinel://h1,h2/mymaster/0``, ``valkey://``, ``memory://name``,
+            ``embedded://``. None: the environment variable REDIS_STATE_SYNC_URL of each process.
+        namespace: The shared state's name. None: the experiment's and trial's names, so that
+            trials never meet by accident.
+        password_env: Name of the environment variable that holds the password.
+        credential_provider: ``"package.module:name"`` of a redis-py CredentialProvider, or of a
+            function that makes one.
+        history: How many of the newest versions to keep, at least 1.
+        ttl_s: Seconds after which a namespace without a living learner expires.
+        poll_timeout_s: Most seconds that asking for a newer version may cost one ``sample()``.
+        stall_timeout_s: Seconds without a byte after which a transfer is given up.
+        transfer_timeout_s: Most seconds that one fetch or one publish attempt may take.
+        connect_timeout_s: Most seconds for connecting, at start and in the background.
+        max_staleness_s: Raise `StaleStateError` in ``sample()`` when no new version was applied
+            for this many seconds. None: never.
+        fallback_to_push: While the store is down, let Ray push the state as it does without us.
+        publish_timeout_s: Most seconds that a synchronous algorithm (PPO) waits for a version to
+            be stored before it falls back, or raises if `fallback_to_push` is off.
+        mode: ``"async"``: publish in the background; ``"sync"``: return from the sync only when
+            the version is stored; ``"auto"``: async for IMPALA and APPO, else sync.
+
+    Raises:
+        SettingsError: If a value is of the wrong type or out of range, or if the URL holds a
+            password.
+    """
+
+    url: str | None = None
+    namespace: str | None = None
+    password_env: str = "REDIS_STATE_SYNC_PASSWORD"  # noqa: S105 - a variable's name
+    credential_provider: str | None = None
+    history: int = 4
+    ttl_s: float = 86_400.0
+    poll_timeout_s: float = 0.05
+    stall_timeout_s: float = 0.5
+    transfer_timeout_s: float = 60.0
+    connect_timeout_s: float = 2.0
+    max_staleness_s: float | None = None
+    fallback_to_push: bool = True
+    publish_timeout_s: float = 10.0
+    mode: Literal["auto", "async", "sync"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.url is not None and parse_url(self.url).password is not None:
+            raise SettingsError(
+                "the store URL holds a password, and settings are written to checkpoints, logs "
+                f"and Tune's files: take it out of the URL and {REMEDY}"
+            )
+        if self.namespace is not None:
+            check_namespace(self.namespace)
+        if not isinstance(self.password_env, str) or not self.password_env:
+            raise SettingsError("password_env must be the name of an environment variable")
+        if self.credential_provider is not None and (
+            not isinstance(self.credential_provider, str) or ":" not in self.credential_provider
+        ):
+            raise SettingsError(
+                "credential_provider must be 'package.module:name' (a text, so that no secret "
+                "travels with the settings)"
+            )
+        if type(self.history) is not int or self.history < 1:
+            raise SettingsError(f"history must be an int of at least 1, got {self.history!r}")
+        for name in (
+            "ttl_s",
+            "poll_timeout_s",
+            "stall_timeout_s",
+            "transfer_timeout_s",
+            "connect_timeout_s",
+            "publish_timeout_s",
+        ):
+            self._check_seconds(name, getattr(self, name))
+        if self.max_staleness_s is not None:
+            self._check_seconds("max_staleness_s", self.max_staleness_s)
+        if self.ttl_s < 10:
+            raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
+        if type(self.fallback_to_push) is not bool:
+            raise SettingsError("fallback_to_push must be True or False")
+        if self.mode not in ("auto", "async", "sync"):
+            raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
+
+    @staticmethod
+    def _check_seconds(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
+        if not (value > 0 and math.isfinite(value)):
+            raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
+
+    @classmethod
+    def create(cls, **values: Any) -> Settings:
+        """Like the constructor; an unknown name raises `SettingsError` with the known ones."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(values.keys() - known)
+        if unknown:
+            raise SettingsError(
+                f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}"
+            )
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> Settings:
+        """A copy with some settings changed.
+
+        Raises:
+            SettingsError: As the constructor, and for an unknown name.
+        """
+        current = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Settings.create(**{**current, **changes})

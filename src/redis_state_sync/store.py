@@ -1,0 +1,86 @@
+"""What a store must do. `RedisStore` and `MemoryStore` do; one contract suite tests every one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from redis_state_sync.keys import Keys
+from redis_state_sync.version import Version
+
+
+class Entry(NamedTuple):
+    """A version and the bytes of its manifest."""
+
+    version: Version
+    manifest: bytes
+
+
+class Store(Protocol):
+    """Versioned manifests and content-addressed blobs.
+
+    `timeout` is the whole time in seconds that a call may take, connecting included. Every call
+    may be repeated safely. Every call raises a `StoreError` if it fails.
+    """
+
+    def describe(self) -> str:
+        """Where the data is, for people; never a secret."""
+        ...
+
+    def time_ms(self, *, timeout: float) -> int:
+        """The store's clock in ms since 1970."""
+        ...
+
+    def newest(
+        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+    ) -> list[Entry]:
+        """At most `count` entries, newest first, strictly newer than `after`."""
+        ...
+
+    def append(
+        self, keys: Keys, version: Version, manifest: bytes, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Announces a version, and refreshes the expiry of the namespace's own keys.
+
+        Raises:
+            NotNewerError: If `version` is not greater than the newest one.
+        """
+        ...
+
+    def refresh(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+    ) -> set[str]:
+        """Refreshes the expiry of versions, pins and these blobs. Returns the missing digests."""
+        ...
+
+    def put_blobs(
+        self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
+    ) -> None:
+        """Stores blobs (digest -> bytes-like)."""
+        ...
+
+    def get_blobs(
+        self, keys: Keys, digests: Sequence[str], *, timeout: float
+    ) -> list[bytes | None]:
+        """The blobs in the order asked for; None for one that is gone."""
+        ...
+
+    def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
+        """Pin name -> pinned version."""
+        ...
+
+    def drop(
+        self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
+    ) -> None:
+        """Forgets versions and blobs."""
+        ...
+
+    def note_reader(
+        self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
+    ) -> None:
+        """Records what a reader has, for `status`."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections. The store can be used again; it connects anew."""
+        ...

@@ -1,0 +1,350 @@
+"""The reading side: polls the version, fetches only when it grew, applies a version whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from redis_state_sync.decisions import Cooldown, choose
+from redis_state_sync.errors import (
+    ApplyError,
+    BlobMissingError,
+    CodecError,
+    DecodeError,
+    IntegrityError,
+    RedisStateSyncError,
+    StaleStateError,
+    StoreError,
+    StorePermissionError,
+)
+from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, notify
+from redis_state_sync.keys import Keys
+from redis_state_sync.manifest import Component, Manifest, digest_of
+from redis_state_sync.snapshot import Snapshot
+from redis_state_sync.store import Store
+from redis_state_sync.version import Version
+
+logger = logging.getLogger("redis_state_sync")
+
+# A claim and a few of another writer's versions may lie above the one that a reader wants.
+_LOOK_AT = 16
+# How often a superseded version is given up for the newest one within one refresh.
+_ATTEMPTS = 3
+_PROGRESS = {"_lock", "_held", "_floor", "_applied", "_fetched", "_blobs", "_cooldown", "_warned"}
+
+
+class StateSubscriber:
+    """Follows a namespace. `refresh` is all that a reader calls in its loop::
+
+        subscriber = StateSubscriber(open_store("redis://localhost"), "my-run")
+        while True:
+            subscriber.refresh(lambda snapshot: module.load(snapshot["rl_module/p0"]))
+            act()
+
+    Safe to call from several threads: applying is serialised and never goes back.
+
+    Args:
+        store: Where the states are.
+        namespace: Which shared state.
+        writer: Take states of this writer id only; None: of whoever publishes.
+        name: What to call this reader in `status`.
+        poll_timeout_s: Most seconds that one poll may cost.
+        first_timeout_s: The same for polls before anything was ever held: acting with no state
+            at all is worse than waiting a little.
+        transfer_timeout_s: Most seconds that one fetch may take.
+        ttl_s: Seconds after which the note about this reader expires.
+        max_staleness_s: See `Settings`.
+        observers: Told of every event.
+        clock: Monotonic seconds; replaceable in tests.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        writer: str | None = None,
+        name: str | None = None,
+        poll_timeout_s: float = 0.05,
+        first_timeout_s: float = 2.0,
+        transfer_timeout_s: float = 60.0,
+        ttl_s: float = 86_400.0,
+        max_staleness_s: float | None = None,
+        observers: Iterable[Observer] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.keys = Keys(namespace)
+        self.writer = writer
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._poll_timeout_s = poll_timeout_s
+        self._first_timeout_s = max(first_timeout_s, poll_timeout_s)
+        self._transfer_timeout_s = transfer_timeout_s
+        self._ttl_s = ttl_s
+        self._max_staleness_s = max_staleness_s
+        self._observers = tuple(observers)
+        self._clock = clock
+        self._init_state()
+
+    def _init_state(self) -> None:
+        self._lock = threading.RLock()
+        self._held: Version | None = None
+        self._floor: Version | None = None
+        self._applied: dict[str, Component] = {}
+        self._fetched: dict[str, Component] = {}
+        self._blobs: dict[str, bytes | bytearray] = {}
+        self._cooldown = Cooldown()
+        self._fresh_since = self._clock()
+        self._first_poll = True
+        self._may_note = True
+        self._warned: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Travels with its settings only: in another process it begins anew.
+        return {name: value for name, value in self.__dict__.items() if name not in _PROGRESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._init_state()
+
+    @property
+    def held(self) -> Version | None:
+        """The version applied last; None before the first one and after `forget`."""
+        return self._held
+
+    def forget(self) -> None:
+        """The receiver's state was changed from outside: fetch and apply the newest again."""
+        with self._lock:
+            self._held = self._floor = None
+            self._applied = {}
+
+    def adopt(self, version: Version) -> None:
+        """The receiver got this version by another way; only newer ones are fetched from now on."""
+        with self._lock:
+            if self._held is None or version > self._held:
+                self._held = version
+                self._fresh_since = self._clock()
+            self._floor = version if self._floor is None else max(self._floor, version)
+            self._applied = {}
+
+    def refresh(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
+        """Applies the newest version if it is newer than the held one.
+
+        Costs at most `poll_timeout_s` when there is nothing new or the store is slow or gone; a
+        store that fails is left alone for a growing while. Failures are counted and warned about
+        once, and leave the receiver as it is.
+
+        Args:
+            apply: Puts a snapshot into effect, whole or not at all.
+
+        Returns:
+            The snapshot that was applied, or None.
+
+        Raises:
+            StaleStateError: If `max_staleness_s` is set and exceeded.
+        """
+        with self._lock:
+            snapshot = self._next() if self._cooldown.ready(self._clock()) else None
+            if snapshot is not None and not self._apply(snapshot, apply):
+                snapshot = None
+            self._check_staleness()
+            return snapshot
+
+    def poll(self, *, timeout: float | None = None) -> Version | None:
+        """Asks once whether there is a version newer than the held one.
+
+        Raises:
+            StoreError: If the store does not answer.
+        """
+        with self._lock:
+            choice = self._ask(self._poll_timeout_s if timeout is None else timeout)
+            return choice[0] if choice else None
+
+    def fetch(self, *, timeout: float | None = None) -> Snapshot | None:
+        """Fetches the newest version if it is newer than the held one, without applying it.
+
+        Raises:
+            StoreError: If the store fails or a blob is missing.
+            CodecError: If what it holds is damaged.
+        """
+        with self._lock:
+            budget = self._transfer_timeout_s if timeout is None else timeout
+            choice = self._ask(budget)
+            return self._fetch(*choice, budget) if choice else None
+
+    def wait_for(
+        self, apply: Callable[[Snapshot], None], *, version: Version | None = None, timeout: float
+    ) -> Version:
+        """Refreshes until something (or at least `version`) is held.
+
+        Raises:
+            StaleStateError: If that takes longer than `timeout` seconds.
+        """
+        deadline = self._clock() + timeout
+        while True:
+            self.refresh(apply)
+            held = self._held
+            if held is not None and (version is None or held >= version):
+                return held
+            if self._clock() >= deadline:
+                raise StaleStateError(
+                    f"namespace {self.keys.namespace!r} at {self.store.describe()} offered "
+                    f"{'nothing' if version is None else f'no version {version}'} within "
+                    f"{timeout:g} s; held is {held}"
+                )
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Closes the store's connection. The subscriber can be used again."""
+        self.store.close()
+
+    def _next(self) -> Snapshot | None:
+        operation = "poll"
+        try:
+            for _ in range(_ATTEMPTS):
+                operation = "poll"
+                timeout = self._first_timeout_s if self._first_poll else self._poll_timeout_s
+                self._first_poll = False
+                choice = self._ask(timeout)
+                operation = "fetch"
+                if choice is None:
+                    break
+                try:
+                    snapshot = self._fetch(*choice, self._transfer_timeout_s)
+                except BlobMissingError as error:
+                    missing = error  # Superseded while we read: the newest is complete.
+                    continue
+                self._cooldown = Cooldown()
+                return snapshot
+            else:
+                raise missing
+        except (StoreError, CodecError) as error:
+            self._failed(operation, error)
+            self._cooldown = self._cooldown.failed(self._clock(), random.random())  # noqa: S311
+            return None
+        self._cooldown = Cooldown()
+        return None
+
+    def _ask(self, timeout: float) -> tuple[Version, Manifest] | None:
+        started = self._clock()
+        entries = self.store.newest(self.keys, after=self._floor, count=_LOOK_AT, timeout=timeout)
+        choice = choose(entries, self._floor, self.writer)
+        notify(self._observers, Polled(choice.version, self._clock() - started))
+        if choice.broken:
+            self._failed("poll", DecodeError(f"skipped version {choice.broken}"))
+        if choice.foreign:
+            self._warn(
+                "foreign",
+                "namespace %r at %s holds states of another learner; this reader follows %r only",
+                self.keys.namespace,
+                self.store.describe(),
+                self.writer,
+            )
+        if choice.version is None or choice.manifest is None:
+            # Look past what is of no use to us, so that the next poll's answer is empty.
+            self._floor = choice.floor
+            return None
+        return choice.version, choice.manifest
+
+    def _fetch(self, version: Version, manifest: Manifest, timeout: float) -> Snapshot:
+        started = self._clock()
+        wanted = {
+            name: component
+            for name, component in manifest.components.items()
+            if name not in self._blobs or self._fetched.get(name) != component
+        }
+        pieces = {p.digest: p.size for c in wanted.values() for p in c.pieces}
+        received = self.store.get_blobs(self.keys, list(pieces), timeout=timeout)
+        data: dict[str, bytes] = {}
+        for (digest, size), blob in zip(pieces.items(), received, strict=True):
+            if blob is None:
+                raise BlobMissingError(
+                    f"{self.store.describe()}: version {version} of namespace "
+                    f"{self.keys.namespace!r} lacks blob {digest} (superseded or evicted)"
+                )
+            if len(blob) != size or digest_of(blob) != digest:
+                raise IntegrityError(
+                    f"{self.store.describe()}: blob {digest} of version {version} is damaged"
+                )
+            data[digest] = blob
+        blobs = {n: b for n, b in self._blobs.items() if n in manifest.components}
+        for name, component in wanted.items():
+            blobs[name] = _joined([data[p.digest] for p in component.pieces])
+        self._blobs = blobs
+        self._fetched = dict(manifest.components)
+        seconds = self._clock() - started
+        notify(
+            self._observers,
+            Fetched(version, sum(pieces.values()), self._skipped(version), seconds),
+        )
+        self._note(version)
+        changed = frozenset(n for n, c in manifest.components.items() if self._applied.get(n) != c)
+        return Snapshot(version, manifest, blobs, changed)
+
+    def _skipped(self, version: Version) -> int:
+        held = self._held
+        if held is None or held.generation != version.generation:
+            return 0
+        return version.number - held.number - 1
+
+    def _apply(self, snapshot: Snapshot, apply: Callable[[Snapshot], None]) -> bool:
+        started = self._clock()
+        # Whatever happens, this version is dealt with: a rejected one is not fetched again.
+        self._floor = snapshot.version
+        try:
+            apply(snapshot)
+        except (ApplyError, CodecError) as error:
+            self._failed("apply", error)
+            return False
+        self._held = snapshot.version
+        self._applied = dict(snapshot.manifest.components)
+        self._fresh_since = self._clock()
+        self._warned.clear()
+        notify(self._observers, Applied(snapshot.version, self._clock() - started))
+        return True
+
+    def _note(self, version: Version) -> None:
+        if not self._may_note:
+            return
+        try:
+            self.store.note_reader(
+                self.keys,
+                self.name,
+                f"{version} {int(time.time() * 1000)}",
+                ttl_s=self._ttl_s,
+                timeout=self._poll_timeout_s,
+            )
+        except StorePermissionError:
+            self._may_note = False  # A reader may be allowed to read only; `status` misses it.
+        except StoreError as error:
+            self._failed("note", error)
+
+    def _failed(self, operation: str, error: RedisStateSyncError) -> None:
+        notify(self._observers, Failed(operation, error.category, str(error)))
+        self._warn(f"{operation}/{error.category}", "%s failed, going on with version %s: %s",
+                   operation, self._held, error)
+
+    def _warn(self, kind: str, message: str, *details: Any) -> None:
+        """Once, until something is applied again."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning(message, *details)
+
+    def _check_staleness(self) -> None:
+        age = self._clock() - self._fresh_since
+        if self._max_staleness_s is not None and age > self._max_staleness_s:
+            raise StaleStateError(
+                f"no new version for {age:.1f} s (max_staleness_s is {self._max_staleness_s:g}): "
+                f"namespace {self.keys.namespace!r} at {self.store.describe()}, held is "
+                f"{self._held}; is a learner publishing there?"
+            )
+
+
+def _joined(pieces: Sequence[bytes]) -> bytes | bytearray:
+    return pieces[0] if len(pieces) == 1 else bytearray().join(pieces)
