@@ -21,7 +21,7 @@ class Blob:
     """
 
     def __init__(self, data: Buffer) -> None:
-        self._view = memoryview(data)
+        self._view = memoryview(data)  # type: ignore[arg-type] # an array is a buffer
 
     def _cuts(self) -> Iterator[memoryview]:
         for start in range(0, len(self._view), PIECE_BYTES):

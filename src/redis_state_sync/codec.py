@@ -26,6 +26,7 @@ import numpy as np
 from redis_state_sync import packed_npy
 from redis_state_sync.dtypes import checked_shape, describe_dtype, restore_dtype
 from redis_state_sync.errors import DecodeError, EncodeError
+from redis_state_sync.untrusted import unpack
 
 MAGIC = b"RSS\x01"
 ALIGNMENT = 64
@@ -57,12 +58,13 @@ def register_type(
     _decoders[name] = from_tree
 
 
-def encode(tree: Any, *, path: str = "") -> Buffer:
+def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
     """Copies a tree into one contiguous blob; later changes to its arrays do not reach the blob.
 
     Args:
         tree: The values, see the module's docstring.
         path: What to call the tree in error messages.
+        guard_packed: Refuse buffers that `decode` with the same argument would refuse.
 
     Returns:
         The blob, shape ``(n,)``, dtype uint8.
@@ -71,7 +73,7 @@ def encode(tree: Any, *, path: str = "") -> Buffer:
         EncodeError: If a value can not be published; the message names its path.
     """
     arrays: list[Buffer] = []
-    writer = _TreeWriter(arrays)
+    writer = _TreeWriter(arrays, guard_packed)
     header = msgpack.packb(writer.node(tree, path, 0), use_bin_type=True)
     if len(header) > MAX_HEADER_BYTES:
         raise EncodeError(f"{path}: more than {MAX_HEADER_BYTES} bytes outside of arrays")
@@ -100,7 +102,7 @@ def decode(data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool 
         DecodeError: If `data` is not a well-formed blob. Memory taken before that is bounded by a
             small multiple of ``len(data)``.
     """
-    view = memoryview(data).cast("B")
+    view = memoryview(data).cast("B")  # type: ignore[arg-type] # an array is a buffer
     if len(view) < _PREFIX.size:
         raise DecodeError("blob is shorter than its prefix")
     magic, header_length = _PREFIX.unpack_from(view)
@@ -109,10 +111,7 @@ def decode(data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool 
     if header_length > min(MAX_HEADER_BYTES, len(view) - _PREFIX.size):
         raise DecodeError("blob ends within its header")
     header_end = _PREFIX.size + header_length
-    try:
-        node = msgpack.unpackb(view[_PREFIX.size : header_end], raw=False, strict_map_key=True)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise DecodeError(f"header is not msgpack: {type(error).__name__}") from error
+    node = unpack(view[_PREFIX.size : header_end], "header")
     return _TreeReader(view[_aligned(header_end) :], guard_packed).value(node, 0)
 
 
@@ -123,14 +122,17 @@ def _aligned(position: int) -> int:
 class _TreeWriter:
     """Turns values into header nodes and collects the array buffers."""
 
-    def __init__(self, arrays: list[Buffer]) -> None:
+    def __init__(self, arrays: list[Buffer], guard_packed: bool) -> None:
         self.arrays = arrays
+        self.guard_packed = guard_packed
         self.size = 0
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
-        if value is None or kind is bool or kind is float or kind is bytes:
+        if value is None or kind is bool or kind is float:
             return value
+        if kind is bytes:
+            return self._guarded(value, path)
         if kind is int:
             return value if value in _INT_RANGE else self._big_int(value, path)
         if kind is str:
@@ -143,9 +145,12 @@ class _TreeWriter:
             items = [self.node(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
             return ["l" if kind is list else "t", items]
         if kind is np.ndarray:
-            return self._array(value, path)
+            return self._array(self._guarded(value, path), path)
+        if kind is np.str_ or kind is np.bytes_:
+            # As a fixed-length dtype, empty ones and zeros at the end would be lost.
+            return ["S", self.node(value.item(), path, depth + 1)]
         if isinstance(value, np.generic):
-            return ["s", self._dtype(value.dtype, path), value.tobytes()]
+            return ["s", self._dtype(value.dtype, path), self._guarded(value, path).tobytes()]
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             return self._tensor(torch, value, path)
@@ -164,6 +169,8 @@ class _TreeWriter:
                 raise EncodeError(
                     f"{path}: key {key!r} is a {type(key).__name__}; keys must be str, int or None"
                 )
+            if type(key) is str:
+                self._check_unicode(key, path)
             flat.append(key if type(key) is not int else self.node(key, path, depth))
             flat.append(self.node(item, f"{path}/{key}", depth + 1))
         return ["d", flat]
@@ -181,6 +188,25 @@ class _TreeWriter:
                 raise EncodeError(
                     f"{path}: str holds a zlib stream that is no plain array: {error}"
                 ) from error
+        self._check_unicode(value, path)
+        return value
+
+    @staticmethod
+    def _check_unicode(value: str, path: str) -> None:
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise EncodeError(
+                    f"{path}: a str with lone surrogates can not be published"
+                ) from error
+
+    def _guarded(self, value: Any, path: str) -> Any:
+        if self.guard_packed and packed_npy.looks_packed(value):
+            raise EncodeError(
+                f"{path}: a {type(value).__name__} that RLlib would load as a packed array can not "
+                "be published; publish the array, or the packed text as a str"
+            )
         return value
 
     def _dtype(self, dtype: np.dtype[Any], path: str) -> Any:
@@ -200,7 +226,8 @@ class _TreeWriter:
 
     def _tensor(self, torch: Any, tensor: Any, path: str) -> Any:
         name = str(tensor.dtype).removeprefix("torch.")
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
+        dense = tensor.layout is torch.strided and not tensor.is_quantized
+        if not dense or tensor.device.type == "meta":
             raise EncodeError(f"{path}: only dense torch tensors can be published")
         flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
         raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
@@ -237,12 +264,12 @@ class _TreeReader:
             return self._tagged(tag, parts, depth)
         except (DecodeError, MemoryError):
             raise
-        except (ValueError, TypeError, OverflowError, AttributeError) as error:
-            raise DecodeError(f"ill-formed {str(tag)[:8]!r} node: {type(error).__name__}") from error
+        except Exception as error:  # numpy's, torch's or a registered type's own
+            raise DecodeError(f"ill-formed {tag!s:.8} node: {type(error).__name__}") from error
 
     def _tagged(self, tag: Any, parts: list[Any], depth: int) -> Any:
         match tag, parts:
-            case ("l" | "t"), [list(items)]:
+            case (("l" | "t"), [list(items)]):
                 values = [self.value(item, depth + 1) for item in items]
                 return values if tag == "l" else tuple(values)
             case "d", [list(flat)]:
@@ -254,6 +281,11 @@ class _TreeReader:
                 if len(raw) != restored.itemsize:
                     raise DecodeError("scalar of the wrong size")
                 return self._guarded(np.frombuffer(raw, restored)[0])
+            case "S", [node]:
+                text = self.value(node, depth + 1)
+                if type(text) not in (str, bytes):
+                    raise DecodeError("numpy text that is neither str nor bytes")
+                return np.str_(text) if type(text) is str else np.bytes_(text)
             case "z", [["a", dtype, shape, bool(fortran), int(offset)]]:
                 return packed_npy.pack(self._array(dtype, shape, fortran, offset))
             case "T", [str(name), shape, int(offset)]:

@@ -1,4 +1,4 @@
-"""The one place that makes connections to Redis: URL to pool, and connecting off the caller's path."""
+"""The one place that connects to Redis: URL to pool, and connecting off the caller's path."""
 
 from __future__ import annotations
 
@@ -56,8 +56,12 @@ def make_pool(
         )
     tcp = {"socket_keepalive": True, **tls}
     if endpoint.sentinel:
-        sentinel = Sentinel(endpoint.hosts, sentinel_kwargs={**common, **tcp, "ssl": endpoint.tls})
-        return SentinelConnectionPool(endpoint.service, sentinel, ssl=endpoint.tls, **own, **tcp)
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            endpoint.hosts, sentinel_kwargs={**common, **tcp, "ssl": endpoint.tls}
+        )
+        return SentinelConnectionPool(  # type: ignore[no-untyped-call]
+            endpoint.service, sentinel, ssl=endpoint.tls, **own, **tcp
+        )
     host, port = endpoint.hosts[0]
     connection_class = redis.SSLConnection if endpoint.tls else redis.Connection
     return redis.ConnectionPool(
@@ -142,7 +146,7 @@ class Connector:
     def close(self) -> None:
         """Closes the connection, if there is one. `acquire` makes a new one."""
         with self._lock:
-            pool, connection, attempt = self._pool, self._idle, self._attempt
+            connection, attempt = self._idle, self._attempt
             inherited = self._pid != os.getpid()
             self._forget()
         if inherited:
@@ -151,8 +155,6 @@ class Connector:
             connection.disconnect()
         if attempt is not None:
             attempt.add_done_callback(_disconnect)
-        if pool is not None:
-            pool.disconnect()
 
     def _connect(self, attempt: Future[Connection]) -> None:
         try:
@@ -160,7 +162,9 @@ class Connector:
                 if self._pool is None:
                     self._pool = self._make()
                 pool = self._pool
-            connection = pool.make_connection()
+            # Not pool.make_connection(): it counts every attempt, failed ones too, and refuses for
+            # good after max_connections (100 by default) of them.
+            connection = pool.connection_class(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
             attempt.set_exception(error)
@@ -179,7 +183,7 @@ def _disconnect(attempt: Future[Connection]) -> None:
 
 
 def set_timeout(connection: Connection, seconds: float) -> None:
-    """Bounds the next socket operations; fakeredis' sockets, which never wait, have no such limit."""
+    """Bounds the next socket operations. (fakeredis' sockets never wait and have no such limit.)"""
     settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
     if settimeout is not None:
         settimeout(max(seconds, 0.001))

@@ -83,7 +83,9 @@ def load_provider(reference: str) -> Any:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"credential_provider {reference!r} can not be imported") from error
-    provider = found if hasattr(found, "get_credentials") and not isinstance(found, type) else found()
+    provider = (
+        found if hasattr(found, "get_credentials") and not isinstance(found, type) else found()
+    )
     if not hasattr(provider, "get_credentials"):
         raise SettingsError(f"credential_provider {reference!r} has no get_credentials()")
     return provider

@@ -70,7 +70,7 @@ def choose(entries: Sequence[Entry], floor: Version | None, writer: str | None) 
         writer: Take states of this writer id only; None: of any.
     """
     foreign, broken = False, None
-    top = max((e.version for e in entries), default=floor)
+    top = max([e.version for e in entries] + ([] if floor is None else [floor]), default=None)
     for entry in sorted(entries, key=lambda e: e.version, reverse=True):
         if entry.version.is_claim or (floor is not None and entry.version <= floor):
             continue

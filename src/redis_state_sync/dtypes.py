@@ -39,10 +39,10 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [_describe(base), list(shape)]
-    if dtype.names is None:
+    if dtype.fields is None:
         return dtype.str
-    assert dtype.fields is not None
-    columns = [[name, _describe(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+    fields = [(name, dtype.fields[name]) for name in dtype.names or ()]
+    columns = [[name, _describe(field[0]), field[1]] for name, field in fields]
     return {"columns": columns, "itemsize": dtype.itemsize, "aligned": bool(dtype.isalignedstruct)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ipaddress
 import logging
 import os
 import shutil
@@ -80,15 +81,19 @@ class EmbeddedServer:
                 "set REDIS_STATE_SYNC_PASSWORD or REDIS_STATE_SYNC_PASSWORD_FILE, the same on all "
                 "hosts"
             )
+        if (host is None) != (port == 0):
+            raise SettingsError("an embedded server needs both host and port, or neither")
+        requirepass = [f'requirepass "{_quoted(password)}"'] if password else []
         self.binary = find_server()
         self._folder = Path(tempfile.mkdtemp(prefix="redis-state-sync-"))
         self.socket_path = socket_path or self._folder / "server.sock"
         if len(os.fsencode(self.socket_path)) > 100:
+            self._folder.rmdir()
             raise SettingsError(f"socket path {str(self.socket_path)!r} is longer than 100 bytes")
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         lines = [
-            f"port {port if host else 0}",
+            f"port {port}",
             f"unixsocket {self.socket_path}",
             "unixsocketperm 700",
             'save ""',
@@ -97,7 +102,7 @@ class EmbeddedServer:
             "daemonize no",
             f"logfile {self._folder / 'server.log'}",
             *([f"bind {host}"] if host else []),
-            *([f'requirepass "{_quoted(password)}"'] if password else []),
+            *requirepass,
             *config,
         ]
         self._config = self._folder / "server.conf"
@@ -126,7 +131,7 @@ class EmbeddedServer:
             return
         with contextlib.suppress(FileNotFoundError):
             self.socket_path.unlink()  # A killed server leaves its socket behind.
-        self._process = subprocess.Popen(  # noqa: S603 - our own binary and file
+        self._process = subprocess.Popen(
             [str(self.binary), str(self._config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -175,7 +180,10 @@ class EmbeddedServer:
 
 
 def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # A name may lead anywhere.
 
 
 def _quoted(password: str) -> str:

@@ -119,6 +119,12 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
             f"the {scheme}:// store URL holds a '#': percent-encode it as %23 "
             "(the URL is not shown, it may hold a password)"
         )
+    if "@" in parts.query:
+        # What follows a '?' in a password looks like options: name none of them.
+        raise SettingsError(
+            f"the {scheme}:// store URL has an '@' after its '?': percent-encode a '?' in user or "
+            "password as %3F (the URL is not shown, it may hold a password)"
+        )
     options, secrets = _options(scheme, parts.query)
     userinfo, at, hostpart = parts.netloc.rpartition("@")
     if "@" in userinfo or "/" in userinfo:
@@ -127,29 +133,29 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
             "as %40 or %2F (the URL is not shown, it may hold a password)"
         )
     username, _, password = userinfo.partition(":")
-    fields = {
-        "username": unquote(username) or secrets.get("username") or None,
-        "password": unquote(password) or secrets.get("password") or None,
-    }
+    user = unquote(username) or secrets.get("username") or None
+    secret = unquote(password) or secrets.get("password") or None
     if scheme == "memory":
-        if at:
+        if at or secrets:
             raise SettingsError("memory:// takes a name, as in memory://my-test, and no user")
         return Endpoint(scheme, path=(parts.netloc + unquote(parts.path)).strip("/") or "default")
     if scheme == "unix":
         path = hostpart + unquote(parts.path)
         if not path.startswith("/"):
             raise SettingsError("unix:// takes an absolute path, as in unix:///run/valkey.sock")
-        return Endpoint(scheme, path=path, db=_db(options.pop("db", "0")), options=options, **fields)
+        db = _db(options.pop("db", "0"))
+        return Endpoint(scheme, path=path, db=db, username=user, password=secret, options=options)
     path_parts = [unquote(p) for p in parts.path.split("/") if p]
     if scheme == "embedded":
         if path_parts or options:
             raise SettingsError("embedded:// takes nothing, or HOST:PORT to be reachable by others")
-        hosts = (_host(hostpart, 0),) if hostpart else ()
-        if hosts and not hosts[0][1]:
+        address = _host(hostpart, 0) if hostpart else None
+        if address and not address[1]:
             raise SettingsError(
                 "embedded:// with a host also needs a port, as in embedded://10.0.0.5:6390"
             )
-        return Endpoint(scheme, hosts=hosts, **fields)
+        hosts = (address,) if address else ()
+        return Endpoint(scheme, hosts=hosts, username=user, password=secret)
     service = ""
     if scheme in _SENTINEL:
         if not path_parts:
@@ -163,8 +169,10 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
     options.pop("db", None)
     port = 26379 if scheme in _SENTINEL else 6379
     names = hostpart.split(",") if scheme in _SENTINEL else [hostpart]
-    hosts = tuple(_host(name, port) for name in names)
-    return Endpoint(scheme, hosts, service=service, db=db, options=options, **fields)
+    all_hosts = tuple(_host(name, port) for name in names)
+    return Endpoint(
+        scheme, all_hosts, service=service, db=db, username=user, password=secret, options=options
+    )
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:

@@ -63,7 +63,9 @@ Event = Published | Polled | Fetched | Applied | Failed
 class Observer(Protocol):
     """Called with each event, on the thread on which it happened. Must be quick."""
 
-    def __call__(self, event: Event, /) -> None: ...
+    def __call__(self, event: Event, /) -> None:
+        """Takes note of one event."""
+        ...
 
 
 def notify(observers: Iterable[Observer], event: Event) -> None:

@@ -19,8 +19,8 @@ def check_namespace(namespace: object) -> str:
     """Returns `namespace` if it is one.
 
     Raises:
-        SettingsError: If it is not a str of 1 to 200 characters of ``A-Z a-z 0-9 . _ : / @ = + , -``
-            that starts with a letter or digit.
+        SettingsError: If it is not a str of 1 to 200 characters of
+            ``A-Z a-z 0-9 . _ : / @ = + , -`` that starts with a letter or digit.
     """
     if not isinstance(namespace, str) or not _NAMESPACE.match(namespace):
         raise SettingsError(
@@ -32,9 +32,10 @@ def check_namespace(namespace: object) -> str:
 
 def as_namespace(text: str) -> str:
     """Turns any text (an experiment or trial name) into a valid namespace, always the same one."""
-    return _FORBIDDEN.sub("_", text).lstrip("._:/@=+,-")[-MAX_NAMESPACE_LENGTH:].lstrip(
-        "._:/@=+,-"
-    ) or "unnamed"
+    return (
+        _FORBIDDEN.sub("_", text).lstrip("._:/@=+,-")[-MAX_NAMESPACE_LENGTH:].lstrip("._:/@=+,-")
+        or "unnamed"
+    )
 
 
 @dataclass(frozen=True, slots=True)

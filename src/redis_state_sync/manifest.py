@@ -10,6 +10,7 @@ import msgpack
 import xxhash
 
 from redis_state_sync.errors import DecodeError, EncodeError
+from redis_state_sync.untrusted import unpack
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 16 << 20
@@ -107,11 +108,7 @@ class Manifest:
         """
         if len(data) > MAX_MANIFEST_BYTES:
             raise DecodeError("manifest is too large")
-        try:
-            raw = msgpack.unpackb(data, raw=False, strict_map_key=True)
-        except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-            raise DecodeError(f"manifest is not msgpack: {type(error).__name__}") from error
-        match raw:
+        match unpack(data, "manifest"):
             case {
                 "format": 1,
                 "writer": [str(id_), str(host), int(pid)],

@@ -32,6 +32,10 @@ class MemoryStore:
         """Where the data is."""
         return f"memory://{self._name}"
 
+    def server_facts(self, *, timeout: float) -> str:
+        """What kind of store this is."""
+        return "memory of one process"
+
     def time_ms(self, *, timeout: float) -> int:
         """The clock in ms since 1970."""
         return int(self._clock() * 1000)
@@ -100,6 +104,7 @@ class MemoryStore:
                     stream.pop(version, None)
             for digest in digests:
                 self._values.pop(keys.blob(digest), None)
+                self._expiry.pop(keys.blob(digest), None)
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float

@@ -9,8 +9,8 @@ checked arrays, and a received text that RLlib *could* load is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import io
+import re
 import zlib
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 # The shortest pickle that does anything, deflated and in base64, is longer than this.
 _SHORTEST = 20
 _LONGEST = 64 << 20
+# The first four characters of base64's alphabet, wherever they are: the rest is ignored.
+_FIRST_QUAD = re.compile(rb"[^A-Za-z0-9+/]*([A-Za-z0-9+/])" * 4)
 
 
 def looks_packed(value: Any) -> bool:
@@ -28,8 +30,11 @@ def looks_packed(value: Any) -> bool:
     decodes as leniently as it does: a complete zlib stream, checksum included, is what counts.
     """
     try:
-        data = base64.b64decode(value)
-    except (binascii.Error, ValueError, TypeError):
+        raw = value.encode("ascii") if isinstance(value, str) else memoryview(value).tobytes()
+        if not _begins_zlib(raw):
+            return False
+        data = base64.b64decode(raw)
+    except (ValueError, TypeError):
         return False
     if len(data) < _SHORTEST * 3 // 4:
         return False
@@ -45,6 +50,15 @@ def looks_packed(value: Any) -> bool:
     except zlib.error:
         return False
     return inflate.eof
+
+
+def _begins_zlib(raw: bytes) -> bool:
+    """Whether the first two bytes behind the base64 are a zlib header: cheap, and mostly no."""
+    first = _FIRST_QUAD.match(raw)
+    if first is None:
+        return False
+    method, flags, _ = base64.b64decode(b"".join(first.groups()))
+    return method & 15 == 8 and (method << 8 | flags) % 31 == 0
 
 
 def unpack(text: str) -> np.ndarray[Any, Any]:

@@ -57,8 +57,7 @@ class Publication:
             self._hurry()
             while self._stored is None:
                 error = self._error
-                if isinstance(error, StalePublisherError) or (fail_fast and error is not None):
-                    assert error is not None
+                if error is not None and (fail_fast or isinstance(error, StalePublisherError)):
                     raise error
                 left = deadline - time.monotonic()
                 if left <= 0:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
+from redis_state_sync.components import is_weights
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     EncodeError,
@@ -168,7 +169,7 @@ class StatePublisher:
 
         Raises:
             EncodeError: If a value can not be published; nothing is.
-            SettingsError: If an argument is wrong, or the publisher is closed or of another process.
+            SettingsError: If an argument is wrong, or the publisher is closed or another process's.
             StalePublisherError: If another learner took over.
         """
         self._check_usable()
@@ -183,7 +184,10 @@ class StatePublisher:
         for name in components:
             if type(name) is not str or not name:
                 raise EncodeError(f"component name {name!r} is not a non-empty str")
-        encoded = {name: Blob(encode(tree, path=name)) for name, tree in components.items()}
+        encoded = {
+            name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)))
+            for name, tree in components.items()
+        }
         with self._changed:
             self._check_usable()
             self._latest = {**self._latest, **encoded}
@@ -193,6 +197,7 @@ class StatePublisher:
 
     def flush(self, timeout: float) -> Version | None:
         """Waits until everything published so far is stored; raises as `Publication.wait`."""
+        self._check_process()
         with self._changed:
             pending = self._pending
             if pending is None and not self._busy:
@@ -222,11 +227,14 @@ class StatePublisher:
         self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
         self.store.close()
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise SettingsError(
                 "this StatePublisher was made in another process (a fork); make one here"
             )
+
+    def _check_usable(self) -> None:
+        self._check_process()
         if self._closed:
             raise SettingsError("this StatePublisher is closed")
         if self._refused is not None:
@@ -251,7 +259,6 @@ class StatePublisher:
         """Someone waits: do not sit out the cool-down. The caller holds the condition."""
         self._cooldown = Cooldown(self._cooldown.failures, 0.0)
         self._changed.notify_all()
-
 
     def _run(self) -> None:
         next_beat = time.monotonic() + self._heartbeat_s
@@ -289,15 +296,14 @@ class StatePublisher:
                 if self._pending is None:
                     self._pending = job  # Nothing newer: keep trying this one.
                 else:
+                    self.stats.dropped += 1
                     self._pending.waiting.extend(job.waiting)
             elif self._refused is not None and self._pending is not None:
                 for publication in self._pending.waiting:
                     publication.fail(self._refused)
             self._changed.notify_all()
 
-    def _attempt_call(
-        self, operation: str, call: Callable[[], None]
-    ) -> RedisStateSyncError | None:
+    def _attempt_call(self, operation: str, call: Callable[[], None]) -> RedisStateSyncError | None:
         try:
             call()
         except StalePublisherError as error:
@@ -315,7 +321,7 @@ class StatePublisher:
                 known.__cause__ = error
             self._note_failure(operation, known)
             with self._changed:
-                self._cooldown = self._cooldown.failed(time.monotonic(), random.random())  # noqa: S311
+                self._cooldown = self._cooldown.failed(time.monotonic(), random.random())
                 self._changed.notify_all()
             return known
         with self._changed:
@@ -390,8 +396,10 @@ class StatePublisher:
             )
         except NotNewerError as error:
             (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
-            if top is None or top.version != version:
-                # Our own id on top means that an earlier try was stored and its reply lost.
+            # Our own id on top means that an earlier try was stored and its reply lost.
+            if top is None:
+                raise  # Wiped in between, so nobody took over: it is tried again.
+            if top.version != version:
                 raise StalePublisherError(
                     describe_usurper(self.store, self.keys, self.generation, top)
                 ) from error

@@ -12,9 +12,17 @@ from redis_state_sync.errors import SettingsError, StoreError
 _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     ("NOPERM", errors.StorePermissionError, "grant the user the commands listed in deploy/redis"),
     ("WRONGPASS", errors.StoreAuthError, "check user and password"),
-    ("NOAUTH", errors.StoreAuthError, "the server asks for a password: see 'Credentials' in the docs"),
+    (
+        "NOAUTH",
+        errors.StoreAuthError,
+        "the server asks for a password: see 'Credentials' in the docs",
+    ),
     ("READONLY", errors.StoreReadOnlyError, "this is a replica: connect to the primary"),
-    ("MISCONF", errors.StoreReadOnlyError, "the server can not persist and refuses writes: see its log"),
+    (
+        "MISCONF",
+        errors.StoreReadOnlyError,
+        "the server can not persist and refuses writes: see its log",
+    ),
     ("OOM", errors.StoreFullError, "raise maxmemory, or keep a shorter history"),
     ("LOADING", errors.StoreLoadingError, "the server is still loading its data"),
     ("MASTERDOWN", errors.StoreUnavailableError, "the replica has no primary"),
@@ -23,9 +31,23 @@ _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
+# Servers and proxies quote the arguments of a command that they do not know: of AUTH and HELLO,
+# these are the password.
+_QUOTED_ARGUMENTS = ", with args beginning with"
+
+
+def _text(error: Exception) -> str:
+    return str(error).partition(_QUOTED_ARGUMENTS)[0][:300]
+
+
+def shown(error: Exception) -> Exception | None:
+    """What to chain a translated error to: nothing if the original's text may hold a password."""
+    return None if _QUOTED_ARGUMENTS in str(error) else error
+
+
 def reply_error(error: Exception, operation: str, where: str) -> StoreError:
     """An error reply of the server as a `StoreError`."""
-    text = str(error)
+    text = _text(error)
     kind, remedy = errors.StoreError, ""
     by_type = {
         redis.exceptions.NoPermissionError: "NOPERM",
@@ -39,12 +61,12 @@ def reply_error(error: Exception, operation: str, where: str) -> StoreError:
     for prefix, cls, advice in _REPLIES:
         if code == prefix:
             kind, remedy = cls, f" ({advice})"
-    return kind(f"{where}: {operation} was refused: {text[:200]}{remedy}")
+    return kind(f"{where}: {operation} was refused: {text}{remedy}")
 
 
 def translated(error: Exception, operation: str, where: str) -> Exception:
     """Any exception from connecting or talking as one of ours; settings errors stay as they are."""
-    text = str(error)[:300]
+    text = _text(error)
     if isinstance(error, SettingsError):
         return error
     if isinstance(error, (redis.AuthenticationError, redis.exceptions.AuthorizationError)):
@@ -53,7 +75,7 @@ def translated(error: Exception, operation: str, where: str) -> Exception:
             "REDIS_STATE_SYNC_PASSWORD_FILE or REDIS_STATE_SYNC_PASSWORD in this process's "
             "environment"
         )
-    if isinstance(error, redis.BusyLoadingError) or isinstance(error, redis.ResponseError):
+    if isinstance(error, (redis.BusyLoadingError, redis.ResponseError)):
         return reply_error(error, operation, where)
     cause: BaseException | None = error
     while cause is not None:

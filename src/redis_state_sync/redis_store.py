@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import redis
 
 from redis_state_sync.connection import Connector, Pool, make_pool, remaining, set_timeout
 from redis_state_sync.credentials import load_provider
 from redis_state_sync.endpoint import Endpoint
-from redis_state_sync.errors import NotNewerError, StoreError, StoreReplyError, VersionError
+from redis_state_sync.errors import (
+    NotNewerError,
+    StoreError,
+    StoreReplyError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    VersionError,
+)
 from redis_state_sync.keys import Keys
-from redis_state_sync.redis_errors import reply_error, translated
+from redis_state_sync.redis_errors import reply_error, shown, translated
 from redis_state_sync.resp import pack
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import Entry
@@ -46,11 +54,15 @@ class RedisStore:
         self._make = make
         self._where = where
         self._stall_timeout_s = stall_timeout_s
-        self._lock = threading.RLock()
-        self._connector = Connector(make, where)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._connector = Connector(self._make, self._where)
 
     @classmethod
-    def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> Self:
+    def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
         """A store at a parsed URL."""
         return cls(
             _PoolFactory(endpoint, settings),
@@ -59,7 +71,7 @@ class RedisStore:
         )
 
     @classmethod
-    def from_client(cls, client: redis.Redis, where: str = "redis client") -> Self:
+    def from_client(cls, client: redis.Redis, where: str = "redis client") -> RedisStore:
         """A store over the pool of a ready client: one you configured yourself, or FakeRedis."""
         return cls(lambda: client.connection_pool, where)
 
@@ -79,6 +91,23 @@ class RedisStore:
     def close(self) -> None:
         """Closes the connection. The store can be used again; it connects anew."""
         self._connector.close()
+
+    def server_facts(self, *, timeout: float) -> str:
+        """Kind and version of the server; the right to INFO is not needed."""
+        try:
+            (reply,) = self._run("info", [("INFO", "server")], timeout)
+        except StoreUnavailableError:
+            raise
+        except StoreError:  # INFO is a right, and a section, that not every server grants.
+            return "version unknown"
+        facts = dict(
+            line.split(":", 1)
+            for line in bytes(reply).decode("utf-8", "replace").splitlines()
+            if ":" in line
+        )
+        if "valkey_version" in facts:
+            return f"Valkey {facts['valkey_version']}"
+        return f"Redis {facts.get('redis_version', 'of unknown version')}"
 
     def time_ms(self, *, timeout: float) -> int:
         """The server's clock in ms since 1970."""
@@ -101,8 +130,7 @@ class RedisStore:
         (reply,) = self._run("poll", [command], timeout)
         try:
             return [
-                Entry(Version.parse(entry_id), bytes(_manifest_of(fields)))
-                for entry_id, fields in reply
+                Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
             ]
         except (TypeError, ValueError, VersionError) as error:
             raise self._unexpected("XREVRANGE") from error
@@ -181,7 +209,11 @@ class RedisStore:
         (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout)
         try:
             # RESP2 answers with a flat list, RESP3 with a map.
-            pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+            pairs = (
+                reply.items()
+                if isinstance(reply, dict)
+                else zip(reply[::2], reply[1::2], strict=True)
+            )
             return {name.decode(): Version.parse(version) for name, version in pairs}
         except (TypeError, ValueError, AttributeError, VersionError) as error:
             raise self._unexpected("HGETALL") from error
@@ -224,7 +256,12 @@ class RedisStore:
         """
         packed = [chunk for command in commands for chunk in pack(*command)]
         deadline = time.monotonic() + timeout
-        with self._lock:
+        if self._pid != os.getpid():
+            self._begin()  # The fork may have copied the lock while another thread held it.
+        # A poll must not wait out the upload of another thread.
+        if not self._lock.acquire(timeout=timeout):
+            raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
+        try:
             while True:
                 fresh = True
                 connection = None
@@ -238,9 +275,11 @@ class RedisStore:
                         continue
                     if isinstance(error, StoreError) or not isinstance(error, Exception):
                         raise
-                    raise translated(error, operation, self._where) from error
+                    raise translated(error, operation, self._where) from shown(error)
                 self._connector.release(connection)
                 break
+        finally:
+            self._lock.release()
         if check:
             self._check(operation, replies)
         return replies
@@ -267,7 +306,7 @@ class RedisStore:
     def _check(self, operation: str, replies: Iterable[Any]) -> None:
         for reply in replies:
             if isinstance(reply, Exception):
-                raise reply_error(reply, operation, self._where) from reply
+                raise reply_error(reply, operation, self._where) from shown(reply)
 
     def _unexpected(self, command: str) -> StoreReplyError:
         return StoreReplyError(
@@ -309,7 +348,7 @@ def _whole(seconds: float) -> int:
 
 def _manifest_of(fields: Sequence[bytes]) -> bytes:
     name, manifest = fields
-    if bytes(name) != _FIELD.encode():
+    if name != _FIELD.encode() or not isinstance(manifest, bytes):
         raise ValueError("entry without a manifest")
     return manifest
 

@@ -100,7 +100,7 @@ class Settings:
     def _check_seconds(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value < math.inf:
             raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
 
     @classmethod

@@ -49,6 +49,9 @@ class Snapshot(Mapping[str, Any]):
         """
         return decode(self._blobs[component], guard_packed=not is_weights(component))
 
+    def __contains__(self, component: object) -> bool:
+        return component in self._blobs  # Mapping's own would decode it.
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._blobs)
 

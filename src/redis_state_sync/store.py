@@ -27,6 +27,10 @@ class Store(Protocol):
         """Where the data is, for people; never a secret."""
         ...
 
+    def server_facts(self, *, timeout: float) -> str:
+        """Kind and version of the server in a few words, as far as it may be asked."""
+        ...
+
     def time_ms(self, *, timeout: float) -> int:
         """The store's clock in ms since 1970."""
         ...

@@ -19,6 +19,7 @@ from redis_state_sync.errors import (
     DecodeError,
     IntegrityError,
     RedisStateSyncError,
+    SettingsError,
     StaleStateError,
     StoreError,
     StorePermissionError,
@@ -55,8 +56,8 @@ class StateSubscriber:
         writer: Take states of this writer id only; None: of whoever publishes.
         name: What to call this reader in `status`.
         poll_timeout_s: Most seconds that one poll may cost.
-        first_timeout_s: The same for polls before anything was ever held: acting with no state
-            at all is worse than waiting a little.
+        first_timeout_s: The same for the very first poll: acting with no state at all is worse
+            than waiting a little.
         transfer_timeout_s: Most seconds that one fetch may take.
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
@@ -82,7 +83,7 @@ class StateSubscriber:
         self.store = store
         self.keys = Keys(namespace)
         self.writer = writer
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._name = name
         self._poll_timeout_s = poll_timeout_s
         self._first_timeout_s = max(first_timeout_s, poll_timeout_s)
         self._transfer_timeout_s = transfer_timeout_s
@@ -93,6 +94,7 @@ class StateSubscriber:
         self._init_state()
 
     def _init_state(self) -> None:
+        self.name = self._name or f"{socket.gethostname()}:{os.getpid()}"
         self._lock = threading.RLock()
         self._held: Version | None = None
         self._floor: Version | None = None
@@ -102,6 +104,7 @@ class StateSubscriber:
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True
+        self._answers = 0
         self._may_note = True
         self._warned: set[str] = set()
 
@@ -117,6 +120,11 @@ class StateSubscriber:
     def held(self) -> Version | None:
         """The version applied last; None before the first one and after `forget`."""
         return self._held
+
+    @property
+    def polled_in_vain(self) -> bool:
+        """Whether the store was asked, and has never had anything in this namespace."""
+        return self._answers > 0 and self._floor is None and self._held is None
 
     def forget(self) -> None:
         """The receiver's state was changed from outside: fetch and apply the newest again."""
@@ -141,7 +149,8 @@ class StateSubscriber:
         once, and leave the receiver as it is.
 
         Args:
-            apply: Puts a snapshot into effect, whole or not at all.
+            apply: Puts a snapshot into effect, whole or not at all. It raises `ApplyError` to
+                reject one; its other exceptions reach the caller.
 
         Returns:
             The snapshot that was applied, or None.
@@ -224,9 +233,10 @@ class StateSubscriber:
                 return snapshot
             else:
                 raise missing
-        except (StoreError, CodecError) as error:
+        except (StoreError, CodecError, SettingsError) as error:
+            # SettingsError: a password file that is missing while it is being rotated.
             self._failed(operation, error)
-            self._cooldown = self._cooldown.failed(self._clock(), random.random())  # noqa: S311
+            self._cooldown = self._cooldown.failed(self._clock(), random.random())
             return None
         self._cooldown = Cooldown()
         return None
@@ -234,6 +244,7 @@ class StateSubscriber:
     def _ask(self, timeout: float) -> tuple[Version, Manifest] | None:
         started = self._clock()
         entries = self.store.newest(self.keys, after=self._floor, count=_LOOK_AT, timeout=timeout)
+        self._answers += 1
         choice = choose(entries, self._floor, self.writer)
         notify(self._observers, Polled(choice.version, self._clock() - started))
         if choice.broken:
@@ -327,8 +338,13 @@ class StateSubscriber:
 
     def _failed(self, operation: str, error: RedisStateSyncError) -> None:
         notify(self._observers, Failed(operation, error.category, str(error)))
-        self._warn(f"{operation}/{error.category}", "%s failed, going on with version %s: %s",
-                   operation, self._held, error)
+        self._warn(
+            f"{operation}/{error.category}",
+            "%s failed, going on with version %s: %s",
+            operation,
+            self._held,
+            error,
+        )
 
     def _warn(self, kind: str, message: str, *details: Any) -> None:
         """Once, until something is applied again."""

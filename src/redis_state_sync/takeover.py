@@ -23,13 +23,12 @@ def take_over(store: Store, keys: Keys, writer: Writer, *, ttl_s: float, timeout
     """
     deadline = time.monotonic() + timeout
     while True:
-        left = max(0.001, deadline - time.monotonic())
-        newest = store.newest(keys, timeout=left)
-        server_ms = store.time_ms(timeout=left)
+        newest = store.newest(keys, timeout=_left(deadline))
+        server_ms = store.time_ms(timeout=_left(deadline))
         claim = Version(next_generation(newest[0].version if newest else None, server_ms), 0)
         manifest = Manifest(writer, server_ms)
         try:
-            store.append(keys, claim, manifest.encode(), ttl_s=ttl_s, timeout=left)
+            store.append(keys, claim, manifest.encode(), ttl_s=ttl_s, timeout=_left(deadline))
         except NotNewerError as error:
             # Another learner was faster, or the reply to our own claim was lost: claim anew.
             if time.monotonic() >= deadline:
@@ -41,12 +40,17 @@ def take_over(store: Store, keys: Keys, writer: Writer, *, ttl_s: float, timeout
             return claim
 
 
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())
+
+
 def describe_usurper(store: Store, keys: Keys, generation: int, newest: Entry | None) -> str:
     """Says who publishes in a namespace now, for the `StalePublisherError` of a refused learner."""
     who = "another learner"
     if newest is not None:
         try:
-            who = f"generation {newest.version.generation} of {Manifest.decode(newest.manifest).writer}"
+            writer = Manifest.decode(newest.manifest).writer
+            who = f"generation {newest.version.generation} of {writer}"
         except DecodeError:
             who = f"generation {newest.version.generation} (unreadable record)"
     return (

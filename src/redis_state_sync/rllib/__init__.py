@@ -1,0 +1,28 @@
+"""RLlib through Redis: the only part of the package that knows Ray.
+
+Read in this order: config -> hooks -> learner_sync -> group_hooks, then env_runners -> apply.
+"""
+
+from redis_state_sync.rllib.config import (
+    RedisAPPOConfig,
+    RedisIMPALAConfig,
+    RedisPPOConfig,
+    RedisStateConfigMixin,
+    with_redis_state,
+)
+from redis_state_sync.rllib.env_runners import (
+    RedisEnvRunnerMixin,
+    RedisMultiAgentEnvRunner,
+    RedisSingleAgentEnvRunner,
+)
+
+__all__ = [
+    "RedisAPPOConfig",
+    "RedisEnvRunnerMixin",
+    "RedisIMPALAConfig",
+    "RedisMultiAgentEnvRunner",
+    "RedisPPOConfig",
+    "RedisSingleAgentEnvRunner",
+    "RedisStateConfigMixin",
+    "with_redis_state",
+]

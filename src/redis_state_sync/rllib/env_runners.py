@@ -1,0 +1,159 @@
+"""The EnvRunner side: polls at the top of every `sample()`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+from redis_state_sync.errors import SettingsError
+from redis_state_sync.rllib.apply import apply_snapshot
+from redis_state_sync.rllib.identity import namespace_of, writer_id_of
+from redis_state_sync.rllib.metrics import EnvRunnerMetrics
+from redis_state_sync.rllib.stores import open_rllib_store
+from redis_state_sync.settings import Settings
+from redis_state_sync.subscriber import StateSubscriber
+from redis_state_sync.version import Version
+
+logger = logging.getLogger("redis_state_sync")
+
+SETTINGS_ATTRIBUTE = "redis_state_settings"
+# Marks a state that the learner pushed while the store was down, with the version it belongs to.
+PUSHED_VERSION = "redis_state_pushed_version"
+
+
+class RedisEnvRunnerMixin:
+    """Makes an EnvRunner follow the learner's published state. For your own EnvRunner class::
+
+        class MyEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):
+            ...
+
+        config.env_runners(env_runner_cls=MyEnvRunner)
+
+    A remote EnvRunner builds its client from the config alone, so Ray can restart it. The local
+    one lives in the learner's process and is handed newer weights there.
+
+    Raises:
+        SettingsError: If the config has no `redis_state_settings`, or became multi-agent after
+            `with_redis_state` chose a single-agent class.
+    """
+
+    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+        settings = getattr(config, SETTINGS_ATTRIBUTE, None)
+        if not isinstance(settings, Settings):
+            raise SettingsError(
+                f"{type(self).__name__} needs settings: call with_redis_state(config, url)"
+            )
+        if config.is_multi_agent and isinstance(self, SingleAgentEnvRunner):
+            raise SettingsError(
+                f"the config is multi-agent, but its env_runner_cls is the single-agent "
+                f"{type(self).__name__}: call .multi_agent(...) before with_redis_state(...), or "
+                "use a RedisAPPOConfig, RedisIMPALAConfig or RedisPPOConfig"
+            )
+        # Ray calls set_state only after construction, but a subclass may call it earlier.
+        self._redis_state_subscriber: StateSubscriber | None = None
+        self._redis_state_local_feed: Callable[[], None] | None = None
+        super().__init__(config=config, **kwargs)
+        if self.worker_index:  # type: ignore[attr-defined]
+            self._redis_state_subscriber = self._make_subscriber(settings, kwargs.get("log_dir"))
+        self._redis_state_warned = False
+
+    def _make_subscriber(self, settings: Settings, log_dir: Any) -> StateSubscriber:
+        writer_id = writer_id_of(log_dir)
+        role = "eval_env_runner" if self.config.in_evaluation else "env_runner"  # type: ignore[attr-defined]
+        return StateSubscriber(
+            open_rllib_store(settings, writer_id),
+            namespace_of(settings, log_dir),
+            writer=writer_id,
+            name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index}",  # type: ignore[attr-defined]
+            poll_timeout_s=settings.poll_timeout_s,
+            first_timeout_s=settings.connect_timeout_s,
+            transfer_timeout_s=settings.transfer_timeout_s,
+            ttl_s=settings.ttl_s,
+            max_staleness_s=settings.max_staleness_s,
+            observers=(EnvRunnerMetrics(self.metrics),),  # type: ignore[attr-defined]
+        )
+
+    @property
+    def redis_state_version(self) -> Version | None:
+        """The version that this EnvRunner acts with; None before the first, and for a local one."""
+        subscriber = self._redis_state_subscriber
+        return subscriber.held if subscriber is not None else None
+
+    def sample(self, **kwargs: Any) -> Any:
+        """Applies the newest version if it is newer, then samples as the EnvRunner does.
+
+        Raises:
+            StaleStateError: If `max_staleness_s` is set and exceeded.
+        """
+        self.refresh_redis_state()
+        return super().sample(**kwargs)  # type: ignore[misc]
+
+    def refresh_redis_state(self) -> None:
+        """Applies the newest version if it is newer than the one this EnvRunner acts with.
+
+        `sample()` does it; the learner of a synchronous algorithm asks for it when an iteration
+        ends, while its EnvRunners are idle.
+
+        Raises:
+            StaleStateError: If `max_staleness_s` is set and exceeded.
+        """
+        if self._redis_state_subscriber is not None:
+            super_set_state = super().set_state  # type: ignore[misc]
+            self._redis_state_subscriber.refresh(
+                lambda snapshot: apply_snapshot(self, super_set_state, snapshot)
+            )
+        elif self._redis_state_local_feed is not None:
+            self._redis_state_local_feed()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As RLlib's. A state from outside means that the next `sample()` fetches again."""
+        state = dict(state)
+        pushed = state.pop(PUSHED_VERSION, None)
+        if pushed is not None:
+            # The learner decided that it is newer; see `apply_snapshot` for the number.
+            self._weights_seq_no = 0
+        super().set_state(state)  # type: ignore[misc]
+        subscriber = self._redis_state_subscriber
+        if subscriber is None:
+            return
+        if pushed is not None:
+            subscriber.adopt(Version.parse(pushed))
+        else:
+            subscriber.forget()
+            self._warn_if_never_published(subscriber, state)
+
+    def _warn_if_never_published(
+        self, subscriber: StateSubscriber, state: Mapping[str, Any]
+    ) -> None:
+        """Ray's own push arrives although it should be intercepted: the learner's half is missing."""
+        # RLlib pushes once while an Algorithm is set up, and after it restarted an EnvRunner.
+        if subscriber.polled_in_vain and COMPONENT_RL_MODULE in state and not self._redis_state_warned:
+            self._redis_state_warned = True
+            logger.warning(
+                "nothing was ever published in namespace %r at %s, and Ray pushes states itself: "
+                "was on_algorithm_init replaced by a later .callbacks(on_algorithm_init=...)? "
+                "Call with_redis_state(config, url) after it",
+                subscriber.keys.namespace,
+                subscriber.store.describe(),
+            )
+
+    def stop(self) -> None:
+        """As RLlib's, and closes the connection."""
+        if self._redis_state_subscriber is not None:
+            self._redis_state_subscriber.close()
+        super().stop()  # type: ignore[misc]
+
+
+class RedisSingleAgentEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):
+    """RLlib's `SingleAgentEnvRunner`, following the learner's published state."""
+
+
+class RedisMultiAgentEnvRunner(RedisEnvRunnerMixin, MultiAgentEnvRunner):
+    """RLlib's `MultiAgentEnvRunner`, following the learner's published state."""

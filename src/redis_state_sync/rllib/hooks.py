@@ -1,0 +1,35 @@
+"""The two callbacks by which an Algorithm gets its learner side. Functions, so that they pickle."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from redis_state_sync.errors import SettingsError
+from redis_state_sync.rllib.env_runners import SETTINGS_ATTRIBUTE
+from redis_state_sync.rllib.learner_sync import LearnerSync
+from redis_state_sync.rllib.metrics import REDIS_STATE
+from redis_state_sync.settings import Settings
+
+logger = logging.getLogger("redis_state_sync")
+
+_SYNC_ATTRIBUTE = "redis_state_sync"
+
+
+def on_algorithm_init(*, algorithm: Any, **_: Any) -> None:
+    """Runs at the end of `Algorithm.setup()`, before anyone samples: takes over and publishes."""
+    settings = getattr(algorithm.config, SETTINGS_ATTRIBUTE, None)
+    if not isinstance(settings, Settings):
+        raise SettingsError("the config lost its redis_state_settings; call with_redis_state again")
+    if algorithm.env_runner_group is None:
+        logger.warning("redis_state does nothing for an Algorithm that has no EnvRunners")
+        return
+    setattr(algorithm, _SYNC_ATTRIBUTE, LearnerSync(algorithm, settings))
+
+
+def on_train_result(*, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
+    """Runs at the end of `Algorithm.train()`: adds ``result["redis_state"]``."""
+    sync = getattr(algorithm, _SYNC_ATTRIBUTE, None)
+    if sync is not None:
+        sync.iteration_ends()
+        result[REDIS_STATE] = sync.results()

@@ -1,0 +1,262 @@
+"""The learner side: what RLlib would push to its EnvRunners is published instead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.rllib.algorithms.impala import IMPALA
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+
+from redis_state_sync.errors import PublishTimeoutError, SettingsError, StoreError
+from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.rllib.env_runners import PUSHED_VERSION, RedisEnvRunnerMixin
+from redis_state_sync.rllib.group_hooks import GroupHooks
+from redis_state_sync.rllib.identity import namespace_of, writer_id_of
+from redis_state_sync.rllib.metrics import learner_results
+from redis_state_sync.rllib.states import CONNECTORS, from_components, resolved, to_components
+from redis_state_sync.rllib.stores import check_reach, open_rllib_store, start_embedded
+from redis_state_sync.settings import Settings
+from redis_state_sync.version import Version
+
+# Ray shows what its own loggers say at INFO, and the driver's root logger does not.
+start_logger = logging.getLogger("ray.redis_state_sync")
+
+Push = Callable[[Any], Any]
+
+
+class LearnerSync:
+    """Publishes for one Algorithm.
+
+    Asynchronous algorithms publish in the background while they train. Everything else waits
+    until the store holds the version: synchronous algorithms, whose next `sample()` would be
+    off-policy, and every sync outside of `training_step` (restoring, evaluating, adding modules).
+
+    Args:
+        algorithm: A set-up Algorithm whose EnvRunners have the mixin.
+        settings: See `Settings`.
+
+    Raises:
+        SettingsError: If the store can not work for this Algorithm.
+        StoreError: If the store can not be reached, or refuses.
+        EncodeError: If a connector's or module's state can not be published.
+    """
+
+    def __init__(self, algorithm: Any, settings: Settings) -> None:
+        self._algorithm = algorithm
+        self._settings = settings
+        self._multi_agent = bool(algorithm.config.is_multi_agent)
+        self._async = settings.mode == "async" or (
+            settings.mode == "auto" and isinstance(algorithm, IMPALA)
+        )
+        self._training_thread: int | None = None
+        self._lock = threading.Lock()
+        # The latest of every component, what a push sends: arrays in Ray's object store.
+        self._latest: dict[str, Any] = {}
+        self._latest_seq_no: int | None = None
+        self.num_pushes = 0
+        groups = [g for g in (algorithm.env_runner_group, algorithm.eval_env_runner_group) if g]
+        for group in groups:
+            _check_env_runner_class(group.env_runner_cls)
+        check_reach(settings, **_runner_nodes(groups))
+        writer_id = writer_id_of(algorithm.logdir)
+        self._server = start_embedded(settings, writer_id)
+        try:
+            self.publisher = StatePublisher(
+                open_rllib_store(settings, writer_id),
+                namespace_of(settings, algorithm.logdir),
+                writer_id=writer_id,
+                history=settings.history,
+                ttl_s=settings.ttl_s,
+                connect_timeout_s=settings.connect_timeout_s,
+                transfer_timeout_s=settings.transfer_timeout_s,
+            )
+            try:
+                self._log_start()
+                self.deliver(self._initial_state(), lambda _: None)
+            except BaseException:
+                self.publisher.close(timeout=0)
+                raise
+        except BaseException:
+            self._stop_server()
+            raise
+        self._attach(groups)
+
+    def deliver(self, state: Any, push: Push, *, evaluation: bool = False) -> None:
+        """Publishes a state that RLlib wants its EnvRunners to have.
+
+        Args:
+            state: As for `EnvRunner.set_state`, or an ObjectRef of it.
+            push: Sends a state by Ray's own way instead.
+            evaluation: The state is for evaluation: announce nothing if it is all published.
+
+        Raises:
+            StalePublisherError: If another learner took over the namespace.
+            EncodeError: If a value can not be published.
+            StoreError: If the store is down, this call waits, and `fallback_to_push` is off.
+            PublishTimeoutError: Likewise, if it does not answer.
+        """
+        components, seq_no = to_components(resolved(state), multi_agent=self._multi_agent)
+        if not components:
+            return
+        with self._lock:
+            self._latest.update(components)
+            if seq_no is not None:
+                self._latest_seq_no = seq_no
+            publication = self.publisher.publish(
+                components, weights_seq_no=seq_no, only_if_changed=evaluation
+            )
+        in_background = self._async and self._training_thread == threading.get_ident()
+        fallback = self._settings.fallback_to_push
+        if not self.publisher.healthy and fallback:
+            self._push(publication.version, push)
+        elif not in_background:
+            try:
+                publication.wait(self._settings.publish_timeout_s, fail_fast=fallback)
+            except (StoreError, PublishTimeoutError):
+                if not fallback:
+                    raise
+                self._push(publication.version, push)
+
+    def iteration_ends(self) -> None:
+        """Has the idle EnvRunners of a synchronous algorithm look for the newest version now."""
+        if not self._async:
+            self._training_hooks.ask_to_refresh()
+
+    def results(self) -> dict[str, Any]:
+        """What ``result["redis_state"]`` holds, see `learner_results`."""
+        return learner_results(self.publisher, self.num_pushes)
+
+    def close(self) -> None:
+        """Stores what is still waiting, ends the publisher, and the embedded server if any."""
+        self.publisher.close()
+        self._stop_server()
+
+    def _stop_server(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def _push(self, version: Version, push: Push) -> None:
+        """Sends everything that the version comprises by Ray's own way, labelled with it."""
+        with self._lock:
+            state = from_components(self._latest, self._latest_seq_no)
+        self.num_pushes += 1
+        push(ray.put({**state, PUSHED_VERSION: str(version)}))
+
+    def _initial_state(self) -> dict[str, Any]:
+        algorithm = self._algorithm
+        learner_state = algorithm.learner_group.get_state(
+            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
+        )[COMPONENT_LEARNER]
+        steps = algorithm.metrics.peek(
+            (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
+        )
+        return {
+            COMPONENT_RL_MODULE: learner_state[COMPONENT_RL_MODULE],
+            WEIGHTS_SEQ_NO: learner_state.get(WEIGHTS_SEQ_NO, 0),
+            NUM_ENV_STEPS_SAMPLED_LIFETIME: int(steps),
+            **self._connector_states(),
+        }
+
+    def _connector_states(self) -> dict[str, Any]:
+        """The common connector state, which Ray keeps in the local EnvRunner or the Algorithm."""
+        local = self._algorithm.env_runner
+        if local is not None:
+            state: dict[str, Any] = local.get_state(components=list(CONNECTORS))
+            return {name: state[name] for name in CONNECTORS if name in state}
+        pipelines = (
+            self._algorithm.env_to_module_connector,
+            self._algorithm.module_to_env_connector,
+        )
+        return {
+            name: pipeline.get_state()
+            for name, pipeline in zip(CONNECTORS, pipelines, strict=True)
+            if pipeline is not None
+        }
+
+    def _attach(self, groups: list[Any]) -> None:
+        algorithm = self._algorithm
+        for group in groups:
+            evaluation = group is algorithm.eval_env_runner_group
+            hooks = GroupHooks(self, group, evaluation, self._connector_states)
+            hooks.install()
+            if not evaluation:
+                self._training_hooks = hooks
+        local = algorithm.env_runner
+        if local is not None:
+            local._redis_state_local_feed = self._feed_local
+        training_step = algorithm.training_step
+
+        def training_step_marked() -> Any:
+            self._training_thread = threading.get_ident()
+            try:
+                return training_step()
+            finally:
+                self._training_thread = None
+
+        algorithm.training_step = training_step_marked
+        # For an Algorithm that is dropped, or a driver that ends, without stop().
+        server, publisher = self._server, self.publisher
+        self._finalizer = weakref.finalize(algorithm, _close, publisher, server)
+
+    def _feed_local(self) -> None:
+        """Gives the local EnvRunner newer weights before it samples.
+
+        RLlib samples locally when no remote EnvRunner is healthy, but updates only the local
+        connectors while some are.
+        """
+        local = self._algorithm.env_runner
+        with self._lock:
+            seq_no = self._latest_seq_no
+            state = from_components(self._latest, seq_no)
+        if seq_no is not None and seq_no > local._weights_seq_no:
+            local.set_state({COMPONENT_RL_MODULE: state[COMPONENT_RL_MODULE], WEIGHTS_SEQ_NO: seq_no})
+
+    def _log_start(self) -> None:
+        publisher = self.publisher
+        start_logger.info(
+            "redis_state_sync publishes to %s (%s), namespace %r, generation %d, %s",
+            publisher.store.describe(),
+            publisher.store.server_facts(timeout=self._settings.connect_timeout_s),
+            publisher.keys.namespace,
+            publisher.generation,
+            "in the background" if self._async else "before each sync returns",
+        )
+
+
+def _close(publisher: StatePublisher, server: Any) -> None:
+    publisher.close(timeout=0.5)
+    if server is not None:
+        server.stop()
+
+
+def _check_env_runner_class(cls: type) -> None:
+    if not issubclass(cls, RedisEnvRunnerMixin):
+        raise SettingsError(
+            f"env_runner_cls {cls.__name__} does not follow the published state: declare it as "
+            f"class {cls.__name__}(RedisEnvRunnerMixin, ...), or set it before with_redis_state"
+        )
+
+
+def _runner_nodes(groups: list[Any]) -> dict[str, int]:
+    own = ray.get_runtime_context().get_node_id()
+    nodes: list[str] = []
+    for group in groups:
+        if group.num_remote_env_runners():
+            nodes += group.foreach_env_runner(_node_of, local_env_runner=False)
+    remote = sum(group.num_remote_env_runners() for group in groups)
+    return {"remote_runners": remote, "other_nodes": sum(node != own for node in nodes)}
+
+
+def _node_of(_runner: Any) -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
