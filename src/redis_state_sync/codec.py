@@ -148,7 +148,7 @@ class _TreeWriter:
             return self._array(self._guarded(value, path), path)
         if kind is np.str_ or kind is np.bytes_:
             # As a fixed-length dtype, empty ones and zeros at the end would be lost.
-            return ["S", self.node(value.item(), path, depth + 1)]
+            return ["S", self.node(value[:], path, depth + 1)]  # item() loses zeros too
         if isinstance(value, np.generic):
             return ["s", self._dtype(value.dtype, path), self._guarded(value, path).tobytes()]
         torch = sys.modules.get("torch")

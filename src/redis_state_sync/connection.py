@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -21,6 +23,14 @@ from redis_state_sync.errors import StoreTimeoutError
 
 Pool = Any  # redis.ConnectionPool, or a look-alike such as fakeredis' own.
 Connection = Any
+
+# CLIENT SETINFO would cost two round trips and a right that a minimal ACL user lacks. How to leave
+# it out was renamed in redis-py 7.
+_NO_CLIENT_SETINFO: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
+    else {"lib_name": None, "lib_version": None}
+)
 
 
 def make_pool(
@@ -44,9 +54,7 @@ def make_pool(
         "socket_connect_timeout": connect_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": int(endpoint.options.get("protocol", "2")),
-        # CLIENT SETINFO would cost two round trips and a right that a minimal ACL user lacks.
-        "lib_name": None,
-        "lib_version": None,
+        **_NO_CLIENT_SETINFO,
     }
     tls = _tls_options(endpoint) if endpoint.tls else {}
     own = {**common, "db": endpoint.db, "credential_provider": credentials}
@@ -167,7 +175,7 @@ class Connector:
             connection = pool.connection_class(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
-            attempt.set_exception(error)
+            attempt.set_exception(_without_frames(error))
         else:
             attempt.set_result(connection)
 
@@ -175,6 +183,15 @@ class Connector:
         with self._lock:
             if self._attempt is attempt:
                 self._attempt = None
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Drops redis-py's frames: printers that show local variables would show the password."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 def _disconnect(attempt: Future[Connection]) -> None:

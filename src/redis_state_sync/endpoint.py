@@ -119,11 +119,11 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
             f"the {scheme}:// store URL holds a '#': percent-encode it as %23 "
             "(the URL is not shown, it may hold a password)"
         )
-    if "@" in parts.query:
-        # What follows a '?' in a password looks like options: name none of them.
+    if "@" in parts.query or ("@" in parts.path and scheme not in ("unix", "memory")):
+        # What follows a '/' or '?' in a password looks like a path or options: show none of it.
         raise SettingsError(
-            f"the {scheme}:// store URL has an '@' after its '?': percent-encode a '?' in user or "
-            "password as %3F (the URL is not shown, it may hold a password)"
+            f"the {scheme}:// store URL has an '@' behind its host: percent-encode '/' and '?' in "
+            "user or password as %2F and %3F (the URL is not shown, it may hold a password)"
         )
     options, secrets = _options(scheme, parts.query)
     userinfo, at, hostpart = parts.netloc.rpartition("@")

@@ -110,6 +110,7 @@ class StatePublisher:
         self._heartbeat_s = heartbeat_s
         self._observers = tuple(observers)
         self._retention = Retention(store, self.keys, history)
+        self.generation = 0
         claim = take_over(store, self.keys, self.writer, ttl_s=ttl_s, timeout=connect_timeout_s)
         self._retention.load(timeout=connect_timeout_s)
         self.generation = claim.generation

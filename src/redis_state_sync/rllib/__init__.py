@@ -1,15 +1,15 @@
 """RLlib through Redis: the only part of the package that knows Ray.
 
-Read in this order: config -> hooks -> learner_sync -> group_hooks, then env_runners -> apply.
+Read in this order: config -> config_mixin -> hooks -> learner_sync -> group_hooks, then env_runners -> apply.
 """
 
 from redis_state_sync.rllib.config import (
     RedisAPPOConfig,
     RedisIMPALAConfig,
     RedisPPOConfig,
-    RedisStateConfigMixin,
     with_redis_state,
 )
+from redis_state_sync.rllib.config_mixin import RedisStateConfigMixin
 from redis_state_sync.rllib.env_runners import (
     RedisEnvRunnerMixin,
     RedisMultiAgentEnvRunner,

@@ -1,147 +1,19 @@
-"""Turns an AlgorithmConfig into one that syncs through Redis."""
+"""The ways to configure RLlib: `with_redis_state` for any config, classes for the usual ones."""
 
 from __future__ import annotations
 
-import logging
-from typing import Any, Self, TypeVar
+import functools
+from typing import Any, TypeVar
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
-from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
-from ray.rllib.utils import force_list
 
-from redis_state_sync.errors import SettingsError
-from redis_state_sync.rllib.env_runners import (
-    SETTINGS_ATTRIBUTE,
-    RedisEnvRunnerMixin,
-    RedisMultiAgentEnvRunner,
-    RedisSingleAgentEnvRunner,
-)
-from redis_state_sync.rllib.hooks import on_algorithm_init, on_train_result
+from redis_state_sync.rllib.config_mixin import SETTINGS_ATTRIBUTE, RedisStateConfigMixin, attach
 from redis_state_sync.settings import Settings
 
-logger = logging.getLogger("redis_state_sync")
-
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
-_STOCK = (None, SingleAgentEnvRunner, MultiAgentEnvRunner)
-_OURS = (RedisSingleAgentEnvRunner, RedisMultiAgentEnvRunner)
-
-
-def with_redis_state(
-    config: ConfigT, url: str | None = None, *, namespace: str | None = None, **settings: Any
-) -> ConfigT:
-    """Makes any AlgorithmConfig sync its EnvRunners through Redis. Call it last.
-
-    Args:
-        config: Changed in place. `.multi_agent()`, `.env_runners(env_runner_cls=...)` and
-            `.callbacks(on_algorithm_init=...)` must come before.
-        url: See `Settings`; None: the environment variable REDIS_STATE_SYNC_URL.
-        namespace: See `Settings`; None: the trial's own.
-        **settings: See `Settings`.
-
-    Returns:
-        The same config.
-
-    Raises:
-        SettingsError: If a setting is wrong or the config can not work with it.
-    """
-    chosen = Settings.create(url=url, namespace=namespace, **settings)
-    _attach(config, chosen)
-    return config
-
-
-def _attach(config: Any, settings: Settings) -> None:
-    """Sets everything that travels with the config. Nothing is changed if it raises."""
-    if not config.enable_env_runner_and_connector_v2 or not config.enable_rl_module_and_learner:
-        raise SettingsError(
-            "redis_state needs RLlib's new API stack: call config.api_stack("
-            "enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
-        )
-    env_runner_cls = _env_runner_class(config)
-    if getattr(config, "use_env_runner_state_server", False):
-        logger.info("redis_state takes the place of use_env_runner_state_server, now False")
-    setattr(config, SETTINGS_ATTRIBUTE, settings)
-    config.use_env_runner_state_server = False
-    config.env_runner_cls = env_runner_cls
-    # Hooks as functions, not as a callbacks class: they survive a later .callbacks(MyCallbacks).
-    for attribute, hook in (
-        ("callbacks_on_algorithm_init", on_algorithm_init),
-        ("callbacks_on_train_result", on_train_result),
-    ):
-        hooks = force_list(getattr(config, attribute))
-        if hook not in hooks:
-            setattr(config, attribute, [hook, *hooks])
-
-
-def _env_runner_class(config: Any) -> type:
-    current = config.env_runner_cls
-    if current in _STOCK or current in _OURS:
-        if config.output:
-            raise SettingsError(
-                "redis_state can not record episodes yet: leave out config.offline_data(output=...)"
-            )
-        return RedisMultiAgentEnvRunner if config.is_multi_agent else RedisSingleAgentEnvRunner
-    if isinstance(current, type) and issubclass(current, RedisEnvRunnerMixin):
-        return current
-    raise SettingsError(
-        f"env_runner_cls {getattr(current, '__name__', current)!s} would not follow the published "
-        "state: declare it with the mixin first among its bases, as in class "
-        f"{getattr(current, '__name__', 'MyEnvRunner')}(RedisEnvRunnerMixin, SingleAgentEnvRunner), "
-        "from redis_state_sync.rllib"
-    )
-
-
-class RedisStateConfigMixin:
-    """Adds the fluent `.redis_state(...)` to an AlgorithmConfig class, and decides late.
-
-    What `.multi_agent()` or `.callbacks()` change afterwards is taken into account when the
-    Algorithm is built, or when Tune turns the config into a dict. For your own config class::
-
-        class RedisDQNConfig(RedisStateConfigMixin, DQNConfig):
-            pass
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.redis_state_settings: Settings | dict[str, Any] = Settings()
-
-    def redis_state(self, **settings: Any) -> Self:
-        """Sets some of the settings; the others stay as they are.
-
-        Args:
-            **settings: See `redis_state_sync.Settings`: `url`, `namespace`, and so on.
-
-        Raises:
-            SettingsError: If a setting is unknown or wrong; nothing is changed.
-        """
-        self.redis_state_settings = self._checked_settings().replace(**settings)
-        return self
-
-    def validate(self) -> None:
-        """As the AlgorithmConfig's, and checks ours."""
-        _attach(self, self._checked_settings())
-        super().validate()  # type: ignore[misc]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As the AlgorithmConfig's. Tune builds a plain config from it, which needs our hooks."""
-        prepared: Any = self
-        if not self._is_frozen:  # type: ignore[attr-defined]
-            prepared = self.copy(copy_frozen=False)  # type: ignore[attr-defined]
-            _attach(prepared, prepared._checked_settings())
-        return super(RedisStateConfigMixin, prepared).to_dict()  # type: ignore[misc, no-any-return]
-
-    def _checked_settings(self) -> Settings:
-        settings = self.redis_state_settings
-        if isinstance(settings, dict):  # from_dict, overrides and Tune's param_space may give one
-            return Settings.create(**settings)
-        if not isinstance(settings, Settings):
-            raise SettingsError(
-                f"redis_state_settings must be Settings or a dict, not {type(settings).__name__}"
-            )
-        return settings
 
 
 class RedisPPOConfig(RedisStateConfigMixin, PPOConfig):  # type: ignore[misc]
@@ -154,3 +26,42 @@ class RedisIMPALAConfig(RedisStateConfigMixin, IMPALAConfig):  # type: ignore[mi
 
 class RedisAPPOConfig(RedisStateConfigMixin, APPOConfig):  # type: ignore[misc]
     """`APPOConfig` with `.redis_state(url=..., namespace=..., ...)`."""
+
+
+def with_redis_state(
+    config: ConfigT, url: str | None = None, *, namespace: str | None = None, **settings: Any
+) -> ConfigT:
+    """Makes any AlgorithmConfig, of any Algorithm, sync its EnvRunners through Redis.
+
+    The config gets the abilities of `RedisStateConfigMixin`: what `.multi_agent()`, `.callbacks()`
+    or `.env_runners()` change afterwards is taken into account when the Algorithm is built.
+
+    Args:
+        config: Changed in place.
+        url: See `Settings`; None: the environment variable REDIS_STATE_SYNC_URL.
+        namespace: See `Settings`; None: the trial's own.
+        **settings: See `Settings`.
+
+    Returns:
+        The same config.
+
+    Raises:
+        SettingsError: If a setting is wrong or the config can not work with it. The config is as
+            it was.
+    """
+    chosen = Settings.create(url=url, namespace=namespace, **settings)
+    attach(config, chosen)
+    if not isinstance(config, RedisStateConfigMixin):
+        # The class, not the object: RLlib builds its own copies from class and attributes.
+        config.__class__ = _with_mixin(type(config))
+    setattr(config, SETTINGS_ATTRIBUTE, chosen)
+    return config
+
+
+@functools.cache
+def _with_mixin(base: type) -> type:
+    """The class with the mixin: one of the above, or one made here, which pickles by value."""
+    for known in (RedisPPOConfig, RedisIMPALAConfig, RedisAPPOConfig):
+        if known.__bases__[1] is base:
+            return known
+    return type(f"Redis{base.__name__}", (RedisStateConfigMixin, base), {"__doc__": base.__doc__})

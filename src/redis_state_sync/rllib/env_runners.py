@@ -40,8 +40,7 @@ class RedisEnvRunnerMixin:
     one lives in the learner's process and is handed newer weights there.
 
     Raises:
-        SettingsError: If the config has no `redis_state_settings`, or became multi-agent after
-            `with_redis_state` chose a single-agent class.
+        SettingsError: If the config has no `redis_state_settings`.
     """
 
     def __init__(self, *, config: Any, **kwargs: Any) -> None:
@@ -49,12 +48,6 @@ class RedisEnvRunnerMixin:
         if not isinstance(settings, Settings):
             raise SettingsError(
                 f"{type(self).__name__} needs settings: call with_redis_state(config, url)"
-            )
-        if config.is_multi_agent and isinstance(self, SingleAgentEnvRunner):
-            raise SettingsError(
-                f"the config is multi-agent, but its env_runner_cls is the single-agent "
-                f"{type(self).__name__}: call .multi_agent(...) before with_redis_state(...), or "
-                "use a RedisAPPOConfig, RedisIMPALAConfig or RedisPPOConfig"
             )
         # Ray calls set_state only after construction, but a subclass may call it earlier.
         self._redis_state_subscriber: StateSubscriber | None = None

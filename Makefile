@@ -1,0 +1,64 @@
+# Everything here works from a fresh clone with Python, pip, venv, make and git.
+
+# constraints.txt was made with 3.11, so take that where it is. (Tried by running it: a pyenv shim
+# is on PATH for versions that are not active.)
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	$$python -c '' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+# Ray would ask the network at each start.
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo 'ARGS="..." is handed to the demo or to pytest: make demo ARGS="--seconds 60"'
+
+.PHONY: venv
+venv: $(STAMP) ## make .venv and install the project with all extras
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## train APPO on CartPole through a server that is killed half-way
+	$(BIN)/python -m redis_state_sync.demo $(ARGS)
+
+.PHONY: demo-core
+demo-core: $(STAMP) ## the same in 15 seconds, without Ray and torch
+	$(BIN)/python -m redis_state_sync.demo --core $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, its formatter, and import-linter's layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(STAMP) ## let ruff fix what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: types
+types: $(STAMP) ## strict mypy on src
+	$(BIN)/mypy
+
+.PHONY: test
+test: lint types ## lint, types and all tests (12 minutes on 2 cores)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## the tests that need no Ray (under a minute)
+	$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
+
+.PHONY: clean
+clean: ## remove .venv, caches and built files
+	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

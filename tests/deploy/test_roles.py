@@ -1,0 +1,68 @@
+"""The library under the users of `deploy/`: their rights are enough, and no more than enough."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from redis_state_sync import Snapshot, StatePublisher, StateSubscriber, StoreError, open_store
+from redis_state_sync.keys import Keys
+from redis_state_sync.store import Store
+from tests.deploy.conftest import Boot
+from tests.deploy.server import PASSWORDS, Server
+
+
+@pytest.fixture(autouse=True)
+def passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    for role, password in PASSWORDS.items():
+        monkeypatch.setenv(f"PASSWORD_OF_{role}", password)
+
+
+def store(server: Server, user: str) -> Store:
+    return open_store(f"unix://{user}@{server.socket}", password_env=f"PASSWORD_OF_{user}")
+
+
+def test_library_needs_no_right_that_its_role_lacks(boot: Boot) -> None:
+    """Taking over, publishing, retention, heartbeat, fetching and noting: nothing is refused."""
+    server = boot()
+    got: list[Snapshot] = []
+    for _ in range(2):
+        publisher = StatePublisher(store(server, "learner"), "n", history=2, heartbeat_s=0.05)
+        with contextlib.closing(publisher):
+            reader = StateSubscriber(store(server, "runner"), "n", name="r", poll_timeout_s=5)
+            for number in range(5):
+                publisher.publish({"rl_module/p": {"w": np.full(3, number)}}).wait(10)
+                assert reader.refresh(got.append)
+            # The heartbeat notices that everything went away, and brings it back.
+            root = server.client("root")
+            root.delete(*root.keys("rss:*"))
+            reader.forget()
+            assert reader.wait_for(got.append, timeout=10)
+    assert int(got[-1]["rl_module/p"]["w"][0]) == 4
+    assert server.client("root").hkeys("rss:{n}:readers") == [b"r"]
+    assert server.client("root").acl_log() == []
+
+
+@pytest.mark.parametrize("user", ["runner", "operator"])
+def test_only_a_learner_can_publish(boot: Boot, user: str) -> None:
+    """A publisher with another role's password fails at start, and leaves nothing behind."""
+    server = boot()
+    with pytest.raises(StoreError, match="grant the user"):
+        StatePublisher(store(server, user), "n")
+    assert server.client("root").dbsize() == 0
+
+
+def test_operator_sees_and_removes_a_namespace(boot: Boot) -> None:
+    """An operator reads the pins and readers of a namespace, and can remove all its keys."""
+    server = boot()
+    publisher = StatePublisher(store(server, "learner"), "n")
+    with contextlib.closing(publisher):
+        publisher.publish({"rl_module/p": {"w": np.zeros(3)}}).wait(10)
+    operator = server.client("operator")
+    assert store(server, "operator").newest(Keys("n"), timeout=5)
+    assert store(server, "operator").pins(Keys("n"), timeout=5) == {}
+    keys = list(operator.scan_iter("rss:{n}:*"))
+    assert operator.unlink(*keys) == len(keys) > 1
+    assert server.client("root").dbsize() == 0

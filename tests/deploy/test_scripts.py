@@ -1,0 +1,138 @@
+"""The shell scripts: sound, and safe in what they do with passwords."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.conftest import Boot
+from tests.deploy.server import DEPLOY, PASSWORDS, find_tool, free_port, missing
+
+ROOT = DEPLOY.parent
+SCRIPTS = sorted(
+    path for path in (*DEPLOY.rglob("*.sh"), ROOT / ".ci" / "run") if "secrets" not in path.parts
+)
+WORDS = {f"RSS_{role.upper()}_PASSWORD": word for role, word in PASSWORDS.items()}
+
+
+def render(output: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DEPLOY / "redis" / "render-acl.sh", output],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_parses_and_is_executable(script: Path) -> None:
+    """Each script can be executed, and the shell that it names can read it."""
+    shell = script.read_text().split("\n", 1)[0].split("/")[-1].split()[-1]
+    assert os.access(script, os.X_OK)
+    subprocess.run([find_tool(shell), "-n", script], check=True)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shellcheck_has_no_complaint(script: Path) -> None:
+    """Shellcheck finds nothing in any script."""
+    beside = Path(sys.executable).with_name("shellcheck")
+    shellcheck = str(beside) if beside.exists() else shutil.which("shellcheck")
+    if shellcheck is None:
+        missing("shellcheck")
+    done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_users_file_holds_no_password(tmp_path: Path) -> None:
+    """What is rendered holds hashes, can be read by its owner alone, and leaves no other file."""
+    output = tmp_path / "users.acl"
+    assert render(output, **WORDS).returncode == 0
+    text = output.read_text()
+    assert text.count(" #") == len(PASSWORDS)
+    assert not any(word in text for word in PASSWORDS.values())
+    assert output.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_password_may_come_from_a_file(tmp_path: Path) -> None:
+    """A password in a file, with the newline that editors leave, does the same as in a variable."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORDS["runner"] + "\n")
+    from_file = {name: word for name, word in WORDS.items() if "RUNNER" not in name}
+    assert render(tmp_path / "a", **WORDS).returncode == 0
+    assert render(tmp_path / "b", RSS_RUNNER_PASSWORD_FILE=str(file), **from_file).returncode == 0
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RSS_RUNNER_PASSWORD": ""}, "no password for RUNNER"),
+        ({"RSS_RUNNER_PASSWORD": "hunter2"}, "shorter than 16"),
+        ({"RSS_RUNNER_PASSWORD": "two words in one password"}, "white space"),
+        ({"RSS_RUNNER_PASSWORD_FILE": "/dev/null"}, "both set"),
+        ({"RSS_RUNNER_PASSWORD": "", "RSS_RUNNER_PASSWORD_FILE": "gone"}, "cannot be read: gone"),
+    ],
+)
+def test_unusable_password_changes_nothing(
+    tmp_path: Path, change: dict[str, str], message: str
+) -> None:
+    """A password that cannot be used is named by its role; the file in use stays as it is."""
+    output = tmp_path / "users.acl"
+    output.write_text("in use")
+    done = render(output, **{**WORDS, **change})
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not any(word in done.stderr for word in (*PASSWORDS.values(), "hunter2", "two words"))
+    assert output.read_text() == "in use"
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def copy_of_deploy(folder: Path) -> Path:
+    return Path(
+        shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns("secrets"))
+    )
+
+
+def test_make_secrets_keeps_what_is_there(tmp_path: Path) -> None:
+    """Running it again renders the users file anew, with the passwords of the first time."""
+    compose = copy_of_deploy(tmp_path) / "compose"
+    subprocess.run([compose / "make-secrets.sh"], check=True)
+    secrets = compose / "secrets"
+    first = {path.name: path.read_text() for path in secrets.iterdir()}
+    (secrets / "users.acl").unlink()
+    subprocess.run([compose / "make-secrets.sh"], check=True)
+    assert {path.name: path.read_text() for path in secrets.iterdir()} == first
+    assert first.keys() == {f"{role}_password" for role in PASSWORDS} | {"users.acl"}
+    words = {text for name, text in first.items() if name != "users.acl"}
+    assert len(words) == len(PASSWORDS)
+    assert {len(word) for word in words} == {64}
+    assert secrets.stat().st_mode & 0o777 == 0o700
+
+
+def health(user: str, password: Path, port: int) -> int:
+    find_tool("valkey-cli", "redis-cli")
+    command = ["sh", DEPLOY / "redis" / "healthcheck.sh", user, password, str(port)]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+def test_health_check_tells_what_a_client_would_find(boot: Boot, tmp_path: Path) -> None:
+    """It passes with the right password, and fails with a wrong one and without a server."""
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text(PASSWORDS["runner"] + "\n")
+    wrong.write_text("not the runner's password\n")
+    port = free_port()
+    server = boot(port=port)
+    assert health("runner", right, port) == 0
+    assert health("runner", wrong, port) != 0
+    # A server whose users file was lost lets the default user in: still the wrong password.
+    server.client("root").execute_command("ACL SETUSER default on nopass +@all")
+    assert health("runner", wrong, port) != 0
+    server.kill()
+    assert health("runner", right, port) != 0

@@ -1,0 +1,142 @@
+"""The profile, on the real servers."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.deploy.conftest import Boot
+from tests.deploy.server import PROFILE
+
+UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+PIECE = b"x" * (4 << 20)
+KEY = "rss:{test}:blob:00"
+
+
+def plain(value: str) -> str:
+    """``256mb`` as the server says it: in bytes."""
+    words = [
+        str(int(word[:-2]) * UNITS[word[-2:]]) if word[-2:] in UNITS else word
+        for word in value.strip('"').split()
+    ]
+    return " ".join(words)
+
+
+def directives() -> dict[str, list[str]]:
+    """Name -> its values, in order, as the file has them."""
+    found: dict[str, list[str]] = {}
+    for line in PROFILE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.partition(" ")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def test_settings_are_in_force(boot: Boot) -> None:
+    """Every setting of the file is what the server reports, except those that a test must move."""
+    got = boot().client("root", decode_responses=True).config_get("*")
+    for name, values in directives().items():
+        if name in ("port", "aclfile"):
+            assert name in got
+        elif name == "client-output-buffer-limit":
+            for value in values:
+                # Servers call replicas by their old name here.
+                assert plain(value).replace("replica", "slave") in got[name]
+        else:
+            assert got[name] == plain(values[-1]), name
+
+
+def test_nothing_is_open_as_shipped() -> None:
+    """The profile listens on loopback, trusts nobody without a password, and wants a users file."""
+    found = directives()
+    assert found["bind"] == ["127.0.0.1 -::1"]
+    assert found["protected-mode"] == ["yes"]
+    assert len(found["aclfile"]) == 1
+
+
+def test_every_setting_has_its_reason() -> None:
+    """No setting stands without a comment above it, its own or its group's."""
+    lines = PROFILE.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line and not line.startswith("#"):
+            before = lines[number - 1]
+            assert before, f"line {number + 1} has no reason: {line}"
+            assert not before.startswith("# ---"), f"line {number + 1} has no reason: {line}"
+
+
+def test_does_not_start_without_users(boot: Boot, tmp_path: Path) -> None:
+    """A users file that is not there stops the server, rather than letting everybody in."""
+    with pytest.raises(RuntimeError, match="ACL"):
+        boot("--aclfile", str(tmp_path / "missing.acl"))
+
+
+def test_does_not_start_with_the_template(boot: Boot) -> None:
+    """The users file with its placeholders stops the server: no password is a default."""
+    with pytest.raises(RuntimeError, match="ACL"):
+        boot("--aclfile", str(PROFILE.parent / "users.acl"))
+
+
+def test_full_server_refuses_and_forgets_nothing(boot: Boot) -> None:
+    """When memory is full, a publish fails with OOM and every stored blob is still there."""
+    learner = boot("--maxmemory", "32mb").client("learner")
+    names = [f"rss:{{test}}:blob:{number:02}" for number in range(20)]
+    stored = 0
+    try:
+        for name in names:
+            learner.set(name, PIECE)
+            stored += 1
+    except redis.OutOfMemoryError:
+        pass
+    assert 2 < stored < len(names)
+    assert learner.exists(*names) == stored
+
+
+def test_state_survives_a_killed_server(boot: Boot) -> None:
+    """After SIGKILL and a restart, versions, blobs and pins are as they were."""
+    server = boot()
+    learner = server.client("learner")
+    learner.xadd("rss:{test}:versions", {"manifest": b"m"}, id="7-1")
+    learner.set(KEY, PIECE, ex=1000)
+    learner.hset("rss:{test}:pins", "best", "7-1")
+    server.kill()
+    server.start()
+    learner = server.client("learner")
+    assert learner.xrevrange("rss:{test}:versions", count=1) == [(b"7-1", {b"manifest": b"m"})]
+    assert learner.get(KEY) == PIECE
+    assert learner.hgetall("rss:{test}:pins") == {b"best": b"7-1"}
+
+
+def test_ephemeral_variant_keeps_nothing(boot: Boot, tmp_path: Path) -> None:
+    """With `appendonly no` alone, nothing is written to disk, at exit either."""
+    server = boot("--appendonly", "no")
+    server.client("learner").set(KEY, b"x")
+    with pytest.raises(redis.ConnectionError):
+        server.client("root").execute_command("SHUTDOWN")
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "users.acl"}
+
+
+@pytest.mark.parametrize(("pieces", "served"), [(16, True), (80, False)])
+def test_only_a_reader_that_hoards_is_cut_off(boot: Boot, pieces: int, served: bool) -> None:
+    """A reader that stalls with 64 MB outstanding gets them all; with 320 MB it is disconnected."""
+    server = boot()
+    server.client("learner").set(KEY, PIECE)
+    with socket.socket(socket.AF_UNIX) as reader:
+        reader.connect(server.socket)
+        reader.settimeout(10)
+        reader.sendall(b"AUTH root root\r\n" + f"GET {KEY}\r\n".encode() * pieces)
+        # Valkey looks at each client once a second, Redis when it queues a reply.
+        time.sleep(1.5)
+        received = 0
+        while received < pieces * len(PIECE):
+            try:
+                chunk = len(reader.recv(1 << 20))
+            except ConnectionError:
+                chunk = 0
+            if not chunk:
+                break
+            received += chunk
+    assert (received >= pieces * len(PIECE)) == served

@@ -1,0 +1,170 @@
+"""Credentials are read when connecting, and are in no repr."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from redis_state_sync import Settings, SettingsError, open_store
+from redis_state_sync.credentials import EnvironmentCredentials, load_provider
+from redis_state_sync.endpoint import parse_url
+from redis_state_sync.errors import StoreAuthError, StoreError
+from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.testing import EmbeddedServer, FakeStateServer
+
+SECRET = "hunter2"
+ENV = "REDIS_STATE_SYNC_PASSWORD"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("URL", "USERNAME", "PASSWORD", "PASSWORD_FILE"):
+        monkeypatch.delenv(f"REDIS_STATE_SYNC_{name}", raising=False)
+
+
+def credentials(url: str = "redis://h") -> EnvironmentCredentials:
+    return EnvironmentCredentials(parse_url(url), ENV)
+
+
+def test_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The file comes before the variable, the variable before the URL."""
+    url = "redis://me:from-url@h"
+    assert credentials(url).get_credentials() == ("me", "from-url")
+    monkeypatch.setenv(ENV, "from-env")
+    assert credentials(url).get_credentials() == ("me", "from-env")
+    file = tmp_path / "password"
+    file.write_text("from-file\n")
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", str(file))
+    assert credentials(url).get_credentials() == ("me", "from-file")
+
+
+def test_rotation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A changed password file is read anew for each connection."""
+    file = tmp_path / "password"
+    file.write_text("old")
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", str(file))
+    provider = credentials()
+    assert provider.get_credentials() == ("old",)
+    file.write_text("new")
+    assert provider.get_credentials() == ("new",)
+
+
+def test_user_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REDIS_STATE_SYNC_USERNAME is the user if the URL has none."""
+    monkeypatch.setenv("REDIS_STATE_SYNC_USERNAME", "runner")
+    monkeypatch.setenv(ENV, "pw")
+    assert credentials().get_credentials() == ("runner", "pw")
+    assert credentials("redis://me@h").get_credentials() == ("me", "pw")
+
+
+def test_nothing_to_authenticate_with() -> None:
+    """Without user and password nothing is sent; a user alone is an error that names the remedy."""
+    assert not credentials().available()
+    assert credentials("redis://me@h").available()
+    with pytest.raises(SettingsError, match="REDIS_STATE_SYNC_PASSWORD_FILE"):
+        credentials("redis://me@h").get_credentials()
+
+
+def test_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password file that can not be read is named."""
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", "nowhere/file")
+    with pytest.raises(SettingsError, match="nowhere/file.*FileNotFoundError"):
+        credentials().get_credentials()
+
+
+def test_repr_is_redacted() -> None:
+    """The repr of what holds credentials shows none: C93."""
+    assert SECRET not in repr(credentials(f"redis://:{SECRET}@h"))
+
+
+class Provider:
+    def get_credentials(self) -> tuple[str, str]:
+        return "me", SECRET
+
+
+PROVIDER = Provider()
+
+
+def make_provider() -> Provider:
+    return Provider()
+
+
+@pytest.mark.parametrize("name", ["PROVIDER", "Provider", "make_provider"])
+def test_load_provider(name: str) -> None:
+    """A provider is named by an object, a class or a function of a module."""
+    assert load_provider(f"{__name__}:{name}").get_credentials() == ("me", SECRET)
+
+
+@pytest.mark.parametrize("reference", ["no.such.module:x", "os:nope", "os:getcwd"])
+def test_load_provider_refuses(reference: str) -> None:
+    """A reference to something else is refused by its name."""
+    with pytest.raises(SettingsError, match=reference):
+        load_provider(reference)
+
+
+@pytest.fixture
+def guarded_server(tmp_path: Path, redis_state_server: EmbeddedServer) -> EmbeddedServer:
+    """A server that asks for a password (the plain one only proves that there is a binary)."""
+    redis_state_server.kill()
+    return EmbeddedServer(socket_path=tmp_path / "s", password=SECRET)
+
+
+def test_passwords_reach_the_server(
+    guarded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right password connects; a wrong and a missing one are StoreAuthErrors: C94."""
+    with guarded_server as server:
+        monkeypatch.setenv(ENV, SECRET)
+        open_store(server.url).time_ms(timeout=5)
+        monkeypatch.setenv(ENV, "wrong")
+        with pytest.raises(StoreAuthError):
+            open_store(server.url).time_ms(timeout=5)
+        monkeypatch.delenv(ENV)
+        with pytest.raises(StoreAuthError):
+            open_store(server.url).time_ms(timeout=5)
+        provider = f"{__name__}:PasswordOnly"
+        open_store(server.url, credential_provider=provider).time_ms(timeout=5)
+
+
+class PasswordOnly:
+    def get_credentials(self) -> tuple[str]:
+        return (SECRET,)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_no_secret_in_logs_reprs_and_errors(
+    redis_state_fake_server: FakeStateServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    protocol: int,
+) -> None:
+    """At DEBUG, with success, refusal and a dead port, no text holds the password: C93, C94."""
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("fakeredis").setLevel(logging.INFO)  # it logs the wire, and is the server
+    monkeypatch.setenv(ENV, SECRET)
+    texts: list[str] = []
+    closed = "redis://me@127.0.0.1:1/0"
+    for url in (redis_state_fake_server.url, closed):
+        monkeypatch.setenv("REDIS_STATE_SYNC_URL", url.replace("//", "//me:" + SECRET + "@", 1)
+                           if "@" not in url else url)  # fmt: skip
+        store = open_store(protocol_url(url, protocol))
+        for each in (store, open_store()):
+            texts += [repr(each), each.describe()]
+            try:
+                StatePublisher(each, "n", connect_timeout_s=2).close()
+            except StoreError as error:
+                chain: BaseException | None = error
+                while chain is not None:
+                    texts += [str(chain), repr(chain)]
+                    chain = None if chain.__suppress_context__ else chain.__context__
+    texts += [repr(Settings(url="redis://h")), repr(pickle.dumps(open_store("redis://h")))]
+    assert len(texts) > 10
+    for text in [*texts, caplog.text]:
+        assert SECRET not in text
+
+
+def protocol_url(url: str, protocol: int) -> str:
+    return f"{url}?protocol={protocol}"
