@@ -45,22 +45,27 @@ class MemoryStore:
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`."""
         with self._lock:
-            stream: dict[Version, bytes] = self._get(keys.versions) or {}
-            newer = [v for v in stream if after is None or v > after]
-            return [Entry(v, stream[v]) for v in sorted(newer, reverse=True)[:count]]
+            stream: dict[Version, bytes | None] = self._get(keys.versions) or {}
+            newer = [
+                Entry(version, manifest)
+                for version, manifest in sorted(stream.items(), reverse=True)
+                if manifest is not None and (after is None or version > after)
+            ]
+            return newer[:count]
 
     def append(
         self, keys: Keys, version: Version, manifest: bytes, *, ttl_s: float, timeout: float
     ) -> None:
         """Announces a version; raises `NotNewerError` if it is not greater than the newest."""
         with self._lock:
-            stream: dict[Version, bytes] = self._get(keys.versions) or {}
+            stream: dict[Version, bytes | None] = self._get(keys.versions) or {}
             # As in Redis, 0-0 can not be an id.
             if version <= max(stream, default=Version(0, 0)):
                 raise NotNewerError(
                     f"{self.describe()}: version {version} is not greater than the newest one"
                 )
-            self._set(keys.versions, {**stream, version: bytes(manifest)}, ttl_s)
+            kept = {v: m for v, m in stream.items() if m is not None}
+            self._set(keys.versions, {**kept, version: bytes(manifest)}, ttl_s)
             self._touch(keys.pins, ttl_s)
             self._touch(keys.readers, ttl_s)
 
@@ -98,10 +103,9 @@ class MemoryStore:
     ) -> None:
         """Forgets versions and blobs."""
         with self._lock:
-            stream = self._get(keys.versions)
-            for version in versions:
-                if stream:
-                    stream.pop(version, None)
+            stream: dict[Version, bytes | None] = self._get(keys.versions) or {}
+            for version in stream.keys() & set(versions):
+                stream[version] = None  # As in Redis, its number does not become free again.
             for digest in digests:
                 self._values.pop(keys.blob(digest), None)
                 self._expiry.pop(keys.blob(digest), None)

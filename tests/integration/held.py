@@ -25,7 +25,9 @@ def published(algo: Any) -> dict[str, Any]:
 def read_runner(runner: Any) -> dict[str, Any]:
     """Runs in an EnvRunner: what it acts with."""
     module = runner.module
-    by_module = dict(module.items()) if hasattr(module, "_rl_modules") else {"default_policy": module}
+    by_module = (
+        dict(module.items()) if hasattr(module, "_rl_modules") else {"default_policy": module}
+    )
     return {
         "version": runner.redis_state_version,
         "seq_no": runner._weights_seq_no,

@@ -98,9 +98,7 @@ def test_appo_trains_through_an_outage(fragile: EmbeddedServer, build: Any) -> N
     fragile.kill()
     for _ in range(3):
         during = algo.train()
-    assert (
-        during["num_env_steps_sampled_lifetime"] > before["num_env_steps_sampled_lifetime"]
-    )
+    assert during["num_env_steps_sampled_lifetime"] > before["num_env_steps_sampled_lifetime"]
     assert during["fault_tolerance"]["num_remote_worker_restarts"] == 0
     assert during["redis_state"]["num_pushes_lifetime"] > 0
     fragile.start()
@@ -146,9 +144,7 @@ def _time_refreshes(runner: Any) -> float:
 
 def test_without_fallback(fragile: EmbeddedServer, build: Any) -> None:
     """With fallback_to_push=False a synchronous algorithm stops rather than sample off-policy."""
-    config = with_redis_state(
-        ppo(), fragile.url, fallback_to_push=False, publish_timeout_s=1.0
-    )
+    config = with_redis_state(ppo(), fragile.url, fallback_to_push=False, publish_timeout_s=1.0)
     algo = build(config)
     algo.train()
     fragile.kill()
@@ -219,7 +215,7 @@ def test_unserialisable_connector_state(server: EmbeddedServer, build: Any) -> N
     import redis
 
     client = redis.Redis(unix_socket_path=str(server.socket_path))
-    assert not [k for k in client.scan_iter("rss:{bad-connector}:blob:*")]
+    assert not list(client.scan_iter("rss:{bad-connector}:blob:*"))
 
 
 class WithoutMixin(SingleAgentEnvRunner):
@@ -296,7 +292,7 @@ def test_not_a_redis_server(build: Any) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         url = f"redis://127.0.0.1:{web.server_port}"
-        with pytest.raises((StoreReplyError, StoreUnavailableError), match="127.0.0.1"):
+        with pytest.raises((StoreReplyError, StoreUnavailableError), match=r"127\.0\.0\.1"):
             build(with_redis_state(ppo().env_runners(num_env_runners=0), url))
         web.shutdown()
 

@@ -57,9 +57,7 @@ def appo() -> Any:
 
 # Ray refuses parallel evaluation without remote EnvRunners.
 @pytest.mark.parametrize(("eval_runners", "parallel"), [(0, False), (1, False), (1, True)])
-def test_evaluation(
-    server: EmbeddedServer, build: Any, eval_runners: int, parallel: bool
-) -> None:
+def test_evaluation(server: EmbeddedServer, build: Any, eval_runners: int, parallel: bool) -> None:
     """EnvRunners for evaluation act with the published weights and filter state. C25 C35 C38"""
     config = ppo().evaluation(
         evaluation_interval=1,
@@ -98,9 +96,9 @@ def test_evaluation_of_newer_weights(server: EmbeddedServer, build: Any) -> None
     algo = build(with_redis_state(config, server.url))
     for _ in range(3):
         algo.train()
-    learner = algo.learner_group.get_state(
-        components="learner/rl_module", inference_only=True
-    )["learner"]
+    learner = algo.learner_group.get_state(components="learner/rl_module", inference_only=True)[
+        "learner"
+    ]
     algo.evaluate()
     (runner,) = held(algo.eval_env_runner_group)
     assert runner["seq_no"] >= learner["weights_seq_no"]
@@ -157,7 +155,7 @@ def _first_sample(runner: Any) -> Any:
 
 
 def test_driver_restarted(server: EmbeddedServer, build: Any) -> None:
-    """A second driver in the namespace takes over: its EnvRunners apply its states although their
+    """A second driver in the namespace takes over: its EnvRunners apply states although their
     WEIGHTS_SEQ_NO is smaller, and the first one is refused and leaves its EnvRunners alone. C11 C34
     """
     first = build(with_redis_state(ppo(), server.url, namespace="restarted"))
@@ -178,14 +176,18 @@ def test_driver_restarted(server: EmbeddedServer, build: Any) -> None:
     (runner,) = held(first.env_runner_group)
     assert runner["version"] == old["version"]
     with pytest.raises(StalePublisherError, match=r"'restarted'.*was taken over by generation"):
-        for _ in range(3):
-            first.train()
+        _train(first, iterations=3)
     # Nor does the refused one reach its own EnvRunners any more, or the store.
     assert published(second)["version"] == new["version"]
 
 
+def _train(algo: Any, *, iterations: int) -> None:
+    for _ in range(iterations):
+        algo.train()
+
+
 def test_from_checkpoint(server: EmbeddedServer, build: Any, tmp_path: Any) -> None:
-    """A restored Algorithm's EnvRunners have its weights and filters before their first step. C23"""
+    """A restored Algorithm's EnvRunners have its weights and filters before they step. C23"""
     algo = build(with_redis_state(ppo(), server.url, namespace="checkpoint"))
     for _ in range(2):
         algo.train()

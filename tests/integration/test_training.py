@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.held import assert_runners_hold, held, published, settle
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
@@ -19,6 +18,7 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.rllib import RedisAPPOConfig, RedisPPOConfig, with_redis_state
+from tests.integration.held import assert_runners_hold, held, published, settle
 
 
 def ppo(config_class: Any = PPOConfig, *, runners: int = 1) -> Any:
@@ -84,9 +84,7 @@ def test_ppo_with_filter(server: EmbeddedServer, build: Any, runners: int) -> No
 
 @pytest.mark.parametrize("config_class", [APPOConfig, IMPALAConfig])
 @pytest.mark.parametrize("learners", [0, 1])
-def test_asynchronous(
-    server: EmbeddedServer, build: Any, config_class: Any, learners: int
-) -> None:
+def test_asynchronous(server: EmbeddedServer, build: Any, config_class: Any, learners: int) -> None:
     """APPO and IMPALA publish in the background, and EnvRunners reach the newest version."""
     config = async_(config_class, learners=learners).env_runners(env_to_module_connector=mean_std)
     algo = build(with_redis_state(config, server.url))
@@ -187,7 +185,7 @@ def test_no_local_env_runner(server: EmbeddedServer, build: Any) -> None:
 
 
 def test_any_algorithm(server: EmbeddedServer, build: Any) -> None:
-    """with_redis_state needs nothing of the Algorithm's class: DQN, which samples in its own way."""
+    """with_redis_state needs nothing of the Algorithm's class: DQN samples in its own way."""
     config = (
         DQNConfig()
         .environment("CartPole-v1")
@@ -206,8 +204,12 @@ def test_any_algorithm(server: EmbeddedServer, build: Any) -> None:
 
 def test_three_publishes_one_fetch(server: EmbeddedServer, build: Any) -> None:
     """Publishes during one sample() cost one fetch; nothing published means nothing fetched. C1"""
-    algo = build(RedisAPPOConfig().environment("CartPole-v1").env_runners(
-        num_env_runners=1).redis_state(url=server.url))
+    algo = build(
+        RedisAPPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=1)
+        .redis_state(url=server.url)
+    )
     publisher = algo.redis_state_sync.publisher
     group = algo.env_runner_group
 

@@ -113,7 +113,7 @@ def test_numbers_of_any_size(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value", [np.str_(""), np.str_("äx"), np.bytes_(b""), np.bytes_(b"a\0"), np.datetime64("NaT"),
-              np.bool_(True), np.int8(-3), np.float64(1.5), np.complex128(1j), np.timedelta64(3, "D")]
+              np.bool_(True), np.int8(-3), np.float64(1.5), np.complex128(1j), np.timedelta64(3)]
 )  # fmt: skip
 def test_special_numpy_scalars(value: Any) -> None:
     """numpy scalars stay what they are, texts that are empty or end with zeros included."""
@@ -163,13 +163,13 @@ def test_refuses_with_the_path(value: Any, name: str) -> None:
 @pytest.mark.parametrize("key", [(1, 2), 1.5, b"x", True, np.int64(1), np.str_("x"), frozenset()])
 def test_refuses_other_keys(key: Any) -> None:
     """Keys that would not come back as they are are refused when published: C52."""
-    with pytest.raises(EncodeError, match="^a/b: key .* must be str, int or None"):
+    with pytest.raises(EncodeError, match=r"^a/b: key .* must be str, int or None"):
         encode({"b": {key: 1}}, path="a")
 
 
 def test_refuses_keys_with_surrogates() -> None:
     """A key that is no Unicode text is refused when published, naming the path."""
-    with pytest.raises(EncodeError, match="^a/b: .*surrogates"):
+    with pytest.raises(EncodeError, match=r"^a/b: .*surrogates"):
         encode({"b": {"\udc80": 1}}, path="a")
 
 

@@ -65,16 +65,17 @@ def test_empty_array_as_blob() -> None:
             decode(nothing)
 
 
+NAMES = ["<f4", "|O", "<U9", "float32", "qint8", "quint4x2", "bits8", "complex32", "-1"]
+
 headers = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.binary(max_size=9)
-    | st.sampled_from(["l", "t", "d", "a", "s", "S", "z", "T", "i", "x", "<f4", "|O", "<U9", "float32",
-                       "qint8", "quint4x2", "bits8", "-1", "columns", "itemsize", "aligned"]),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats()
+    | st.binary(max_size=9) | st.sampled_from([*"ltdasSzTix", *NAMES]),
     lambda inner: (
         st.lists(inner, max_size=5)
         | st.dictionaries(st.sampled_from(["columns", "itemsize", "aligned"]), inner)
         | st.tuples(st.sampled_from(["l", "t", "d"]), st.lists(inner, max_size=4)).map(list)
         | st.tuples(st.just("a"), inner, inner, st.booleans(), st.integers(-1, 80)).map(list)
-        | st.tuples(st.just("T"), st.sampled_from(["float32", "qint8", "bits8", "quint4x2", "complex32"]),
+        | st.tuples(st.just("T"), st.sampled_from(NAMES),
                     st.lists(st.integers(0, 2**47), max_size=3), st.integers(0, 9)).map(list)
         | st.tuples(st.just("s"), inner, st.binary(max_size=9)).map(list)
     ),

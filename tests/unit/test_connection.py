@@ -91,7 +91,7 @@ def test_a_stalled_transfer_is_given_up_early() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_redis_server(handler: Handler, expected: type[Exception]) -> None:
-    """Other servers, broken replies and refusals are typed StoreErrors that name the host: C5, C33."""
+    """Other servers, broken replies and refusals are typed and name the host: C5, C33."""
     with peer(handler) as url:
         store = open_store(url)
         with pytest.raises(errors.StoreError, match=r"127\.0\.0\.1") as caught:
@@ -115,7 +115,7 @@ def test_a_long_outage_is_survived() -> None:
         port = listener.getsockname()[1]
     store = open_store(f"redis://127.0.0.1:{port}")
     for _ in range(120):
-        with pytest.raises(errors.StoreUnavailableError, match="refused|Connection"):
+        with pytest.raises(errors.StoreUnavailableError, match=r"refused|Connection"):
             store.time_ms(timeout=WAIT)
 
 
@@ -334,8 +334,8 @@ def test_connector_forgets_a_failed_attempt() -> None:
     assert connector.acquire(WAIT) == (connection, False)
 
 
-def test_training_survives_a_silent_server_from_start_to_end() -> None:
-    """A learner against a server that never answers fails at start, within its timeout: C32, C33."""
+def test_a_learner_fails_at_start() -> None:
+    """A learner whose server never answers fails at start, within its timeout: C32, C33."""
     with peer(silent) as url:
         store = open_store(url)
         started = time.monotonic()

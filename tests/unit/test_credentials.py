@@ -71,7 +71,7 @@ def test_nothing_to_authenticate_with() -> None:
 def test_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """A password file that can not be read is named."""
     monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", "nowhere/file")
-    with pytest.raises(SettingsError, match="nowhere/file.*FileNotFoundError"):
+    with pytest.raises(SettingsError, match=r"nowhere/file.*FileNotFoundError"):
         credentials().get_credentials()
 
 

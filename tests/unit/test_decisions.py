@@ -76,7 +76,7 @@ floors = st.none() | st.builds(Version, st.integers(0, 3), st.integers(0, 5))
 
 @given(entries, floors, st.sampled_from([None, "me"]))
 def test_never_goes_back(found: list[Entry], floor: Version | None, writer: str | None) -> None:
-    """Whatever a store answers, a choice is a state newer than the floor, which never sinks: C10."""
+    """Whatever a store answers, the choice is newer than the floor, which never sinks: C10."""
     choice = choose(found, floor, writer)
     if floor is not None:
         assert choice.floor is not None

@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
 
 
 def test_kill_and_start(redis_state_server: EmbeddedServer) -> None:
-    """A killed server refuses, a restarted one is empty, at the same address, for the same store."""
+    """A killed server refuses; restarted it is empty, at the same address, for the same store."""
     server, keys = redis_state_server, Keys("n")
     store = open_store(server.url)
     store.append(keys, Version(1, 1), b"m", ttl_s=60, timeout=WAIT)
@@ -115,7 +115,10 @@ def test_a_server_that_does_not_start(redis_state_server: EmbeddedServer, tmp_pa
     with pytest.raises(errors.StoreUnavailableError, match="did not start"):
         EmbeddedServer(config=("no-such-directive yes",))
     taken = EmbeddedServer(host="127.0.0.1", port=free_port())
-    with taken, pytest.raises(errors.StoreUnavailableError, match="[Aa]ddress already in use|bind"):
+    with (
+        taken,
+        pytest.raises(errors.StoreUnavailableError, match=r"[Aa]ddress already in use|bind"),
+    ):
         EmbeddedServer(host="127.0.0.1", port=int(_port_of(taken)))
 
 

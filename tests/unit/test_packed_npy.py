@@ -87,7 +87,7 @@ def test_every_way_into_rllibs_loader_is_seen(value: Any) -> None:
 def test_a_forged_text_is_refused_at_both_ends(value: Any) -> None:
     """A forged packed array is refused when published and when read, and nothing runs: C48."""
     before = Trap.ran
-    with pytest.raises(EncodeError, match="^c/filter: "):
+    with pytest.raises(EncodeError, match=r"^c/filter: "):
         encode({"filter": value}, path="c")
     with pytest.raises(DecodeError, match="RLlib would load"):
         decode(encode({"filter": value}, guard_packed=False) if not _taken_apart(value)
@@ -111,7 +111,13 @@ def test_a_forged_header_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "array",
-    [np.arange(3.0), np.array(5), np.zeros((2, 0)), np.asfortranarray(np.eye(3, 2)), np.array(["x"])],
+    [
+        np.arange(3.0),
+        np.array(5),
+        np.zeros((2, 0)),
+        np.asfortranarray(np.eye(3, 2)),
+        np.array(["x"]),
+    ],
     ids=str,
 )
 def test_rllibs_strings_survive(array: np.ndarray[Any, Any]) -> None:

@@ -117,7 +117,9 @@ def test_only_if_changed(store: ScriptedStore) -> None:
         same = publisher.publish(state(1), weights_seq_no=1, only_if_changed=True)
         assert same.wait(WAIT) == first
         assert publisher.publish({}, only_if_changed=True).wait(WAIT) == first
-        assert publisher.publish(state(1), weights_seq_no=2, only_if_changed=True).wait(WAIT) > first
+        assert (
+            publisher.publish(state(1), weights_seq_no=2, only_if_changed=True).wait(WAIT) > first
+        )
         newer = publisher.publish(state(2), only_if_changed=True).wait(WAIT)
         assert publisher.publish(state(2)).wait(WAIT) > newer
         assert publisher.stats.publishes == 4
@@ -212,7 +214,7 @@ def test_what_can_not_be_encoded_leaves_nothing(store: ScriptedStore, components
     with publishing(store) as publisher:
         publisher.publish({"good": 0}).wait(WAIT)
         store.calls.clear()
-        with pytest.raises(EncodeError, match="conn|name"):
+        with pytest.raises(EncodeError, match=r"conn|name"):
             publisher.publish(components)
         publisher.flush(WAIT)
         assert store.calls == {}

@@ -66,13 +66,9 @@ def test_transport(error: Exception, cls: type) -> None:
 
 def test_tls_behind_a_connection_error() -> None:
     """A TLS failure is found behind redis-py's own ConnectionError: C82."""
-    try:
-        try:
-            raise ssl.SSLCertVerificationError("hostname mismatch")
-        except ssl.SSLError as inner:
-            raise redis.ConnectionError("Error 1 connecting") from inner
-    except redis.ConnectionError as error:
-        assert type(translated(error, "poll", WHERE)) is errors.StoreTLSError
+    error = redis.ConnectionError("Error 1 connecting")
+    error.__cause__ = ssl.SSLCertVerificationError("hostname mismatch")
+    assert type(translated(error, "poll", WHERE)) is errors.StoreTLSError
 
 
 def test_settings_errors_stay() -> None:

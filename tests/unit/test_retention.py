@@ -48,7 +48,9 @@ stored_strategy = st.dictionaries(
 )
 
 
-@given(stored_strategy, st.integers(1, 4), st.sets(st.builds(Version, st.just(1), st.integers(1, 6))))
+@given(
+    stored_strategy, st.integers(1, 4), st.sets(st.builds(Version, st.just(1), st.integers(1, 6)))
+)
 def test_never_drops_what_is_needed(
     stored: dict[Version, Manifest], history: int, pinned: set[Version]
 ) -> None:

@@ -15,9 +15,7 @@ SECONDS = [f.name for f in dataclasses.fields(Settings) if f.name.endswith("_s")
 
 
 @pytest.mark.parametrize("name", SECONDS)
-@pytest.mark.parametrize(
-    "value", [0, -1, float("nan"), float("inf"), "1", True, [], 1j], ids=str
-)
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1", True, [], 1j], ids=str)
 def test_seconds(name: str, value: Any) -> None:
     """A duration that is no positive finite number is refused by its name."""
     with pytest.raises(SettingsError, match=f"^{name} must be"):
@@ -84,7 +82,7 @@ def test_the_remedy_is_named() -> None:
 
 def test_unknown_names() -> None:
     """An unknown setting is refused with the known ones."""
-    with pytest.raises(SettingsError, match="unknown setting 'histroy'.*history"):
+    with pytest.raises(SettingsError, match=r"unknown setting 'histroy'.*history"):
         Settings.create(histroy=3)
     with pytest.raises(SettingsError, match="unknown setting 'nope'"):
         Settings().replace(nope=3)
@@ -104,6 +102,10 @@ def test_replace_checks() -> None:
 def test_survives_copies() -> None:
     """Settings survive copy, deepcopy and pickle, equal and hashable: C89, C91."""
     settings = Settings(url="redis://h", namespace="n", max_staleness_s=3.0)
-    for other in (copy.copy(settings), copy.deepcopy(settings), pickle.loads(pickle.dumps(settings))):
+    for other in (
+        copy.copy(settings),
+        copy.deepcopy(settings),
+        pickle.loads(pickle.dumps(settings)),
+    ):
         assert other == settings
         assert hash(other) == hash(settings)

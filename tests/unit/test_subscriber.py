@@ -140,7 +140,7 @@ def test_a_new_generation_is_applied(store: ScriptedStore) -> None:
 
 
 def test_a_rejected_version_is_not_fetched_again(store: ScriptedStore) -> None:
-    """A state that does not fit leaves the held version, is not retried; a later one is taken: C14."""
+    """A state that does not fit changes nothing, is not retried; a later one is taken: C14."""
     reader = Reader(store)
     with publishing(store) as publisher:
         publisher.publish(state(1)).wait(WAIT)
@@ -290,7 +290,7 @@ def test_max_staleness() -> None:
         for _ in range(5):
             assert reader.refresh() is None
         reader.clock.now += 10
-        with pytest.raises(StaleStateError, match="'watched'.*is a learner publishing there"):
+        with pytest.raises(StaleStateError, match=r"'watched'.*is a learner publishing there"):
             reader.refresh()
         publisher.publish(state(2)).wait(WAIT)
         assert reader.refresh() is not None
@@ -300,7 +300,7 @@ def test_wait_for(store: ScriptedStore) -> None:
     """`wait_for` returns once the version is held, and names what is missing when it gives up."""
     subscriber = StateSubscriber(store, "n")
     with publishing(store) as publisher:
-        with pytest.raises(StaleStateError, match="'n'.*nothing"):
+        with pytest.raises(StaleStateError, match=r"'n'.*nothing"):
             subscriber.wait_for(lambda s: None, timeout=0.0)
         version = publisher.publish(state(1)).wait(WAIT)
         assert subscriber.wait_for(lambda s: None, version=version, timeout=WAIT) == version
@@ -340,7 +340,7 @@ def test_fetch_moves_nothing(store: ScriptedStore) -> None:
 
 
 def test_a_snapshots_arrays_are_the_callers_own(store: ScriptedStore) -> None:
-    """In-place changes of a decoded component reach no later look-up, and looking in decodes not."""
+    """In-place changes of a component reach no later look-up, and `in` decodes nothing."""
     reader = Reader(store)
     with publishing(store) as publisher:
         publisher.publish(state(1)).wait(WAIT)

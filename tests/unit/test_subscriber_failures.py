@@ -141,7 +141,7 @@ def test_blobs_without_a_record_are_no_version(store: ScriptedStore) -> None:
 
 
 def test_a_damaged_blob_is_never_applied(store: ScriptedStore) -> None:
-    """One flipped bit: the old version is kept, the failure counted, the next version taken: C59."""
+    """One flipped bit: the old version stays, the failure counts, the next one is taken: C59."""
     reader = Reader(store)
     with publishing(store) as publisher:
         publisher.publish(state(1)).wait(WAIT)

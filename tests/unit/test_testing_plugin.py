@@ -57,10 +57,12 @@ def test_the_fake_servers_limit(components: int) -> None:
     size = 3 * FAKE_SERVER_LIMIT_BYTES // 2 // components
     with FakeStateServer() as server:
         publisher = StatePublisher(open_store(server.url), "n", heartbeat_s=3600)
-        with pytest.raises(StoreError, match=f"up to {FAKE_SERVER_LIMIT_BYTES}.*redis_state_server"):
-            publisher.publish({f"c{i}": np.full(size, i, np.uint8) for i in range(components)}).wait(
-                WAIT, fail_fast=True
-            )
+        with pytest.raises(
+            StoreError, match=f"up to {FAKE_SERVER_LIMIT_BYTES}.*redis_state_server"
+        ):
+            publisher.publish(
+                {f"c{i}": np.full(size, i, np.uint8) for i in range(components)}
+            ).wait(WAIT, fail_fast=True)
         assert len(server.refused) == 1
         publisher.close(0)
 
@@ -116,7 +118,7 @@ def test_skip_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(pytest.skip.Exception, match="needs a server"):
         skip_or_fail("needs a server")
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="needs a server.*CI is set"):
+    with pytest.raises(pytest.fail.Exception, match=r"needs a server.*CI is set"):
         skip_or_fail("needs a server")
 
 
@@ -155,7 +157,7 @@ def test_scripted_blobs(redis_state_scripted_store: ScriptedStore) -> None:
     assert store.get_blobs(keys, ["a", "b", "c"], timeout=1) == [b"abc", b"acc", None]
 
 
-@pytest.mark.parametrize("operation", ["poll", "_call", "", "__init__"])
+@pytest.mark.parametrize("operation", ["poll", "close", "_call", "", "__init__"])
 def test_scripts_name_real_operations(
     redis_state_scripted_store: ScriptedStore, operation: str
 ) -> None:

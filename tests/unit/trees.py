@@ -48,16 +48,13 @@ _scalar_dtypes = hnp.scalar_dtypes().filter(lambda dtype: dtype.itemsize > 0)
 dtypes = _scalar_dtypes | st.recursive(_scalar_dtypes, _structured, max_leaves=4)
 
 arrays = dtypes.flatmap(
-    lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    lambda dtype: hnp.arrays(
+        dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+    )
 )
 keys = st.none() | st.text(max_size=6) | st.integers()
 scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=True)
-    | st.text()
-    | st.binary()
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text() | st.binary()
 )
 trees = st.recursive(
     scalars | arrays,

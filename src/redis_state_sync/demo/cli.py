@@ -28,10 +28,10 @@ def demo(
     env: Annotated[str, typer.Option(help="Gymnasium environment.")] = "CartPole-v1",
     algo: Annotated[Algo, typer.Option(help="RLlib algorithm.")] = Algo.appo,
     seconds: Annotated[
-        float | None, typer.Option(min=5, help="Time limit of the training [180; core: 15].")
+        float | None, typer.Option(min=5, help="Time limit of the training [180; core: 30].")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Mean return to reach [150 for CartPole-v1; core: 400].")
+        float | None, typer.Option(help="Mean return to reach [150 for CartPole-v1; core: 300].")
     ] = None,
     url: Annotated[
         str | None,
@@ -41,7 +41,7 @@ def demo(
         bool, typer.Option("--chaos/--no-chaos", help="Kill the server half-way.")
     ] = True,
     outage: Annotated[
-        float | None, typer.Option(min=0.5, help="Seconds without server [6; core: 3].")
+        float | None, typer.Option(min=0.5, help="Seconds without server [6; core: 4].")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
     out: Annotated[Path, typer.Option(help="File or folder for the plot.")] = Path(PLOT_NAME),
@@ -59,11 +59,11 @@ def demo(
     options = Options(
         env="CartPole in numpy" if core else env,
         algo="cem" if core else algo.value,
-        seconds=seconds if seconds is not None else (15.0 if core else 180.0),
+        seconds=seconds if seconds is not None else (30.0 if core else 180.0),
         target=target if target is not None else default_target(env, core=core),
         url=None if ours else url,
         chaos=chaos and ours,
-        outage_s=outage if outage is not None else (3.0 if core else 6.0),
+        outage_s=outage if outage is not None else (4.0 if core else 6.0),
         seed=seed,
         out=out / PLOT_NAME if out.is_dir() else out,
         core=core,

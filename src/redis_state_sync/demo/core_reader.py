@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -76,7 +75,6 @@ def run_reader(
         reports: A queue for `Report`.
         stop: An event.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which ends us.
     logging.getLogger("redis_state_sync").setLevel(logging.ERROR)  # Failures are in the report.
     parent, rng, costs = os.getppid(), np.random.default_rng((seed, reader)), _Costs()
     policy = Policy.initial()

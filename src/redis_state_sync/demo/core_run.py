@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import time
 from collections import Counter
 from typing import Any
@@ -67,18 +68,19 @@ class CoreRun:
             )
             for reader in range(_READERS)
         ]
-        for process in self._readers:
-            process.start()
+        # Ctrl-C is for the learner, which ends the readers: they inherit that they ignore it, so
+        # that it does not hit them while they are still importing.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for process in self._readers:
+                process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     @property
-    def facts(self) -> list[str]:
-        """What runs, one line each."""
-        publisher = self._publisher
-        server = publisher.store.server_facts(timeout=2.0)
-        return [
-            f"server     {server} at {publisher.store.describe()}",
-            f"namespace  {publisher.keys.namespace}, generation {publisher.generation}",
-        ]
+    def publisher(self) -> StatePublisher:
+        """The learner's."""
+        return self._publisher
 
     def train(self, session: Session) -> None:
         """Learns from the readers' reports, and publishes after each update."""

@@ -20,6 +20,7 @@ from redis_state_sync.demo.timeline import Timeline
 from redis_state_sync.demo.view import NoteLogs, make_view
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.errors import RedisStateSyncError
+from redis_state_sync.publisher import StatePublisher
 
 _INTERRUPTED = 130
 _LOGGERS = ("redis_state_sync", "ray.redis_state_sync")
@@ -43,7 +44,7 @@ def run_demo(options: Options) -> int:
         interrupted = True
     except RedisStateSyncError as error:
         console.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-        console.print(str(error), markup=False, highlight=False)
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return 1
     return _conclude(console, options, timeline, interrupted)
 
@@ -67,7 +68,7 @@ def _make_run(options: Options, url: str) -> Run:
 def _watched(
     console: Console, options: Options, run: Run, server: EmbeddedServer | None
 ) -> Timeline:
-    view = make_view(console, options, run.facts)
+    view = make_view(console, options, _facts(run.publisher))
     session = Session(options, view, server)
     with view, _own_logs_shown(NoteLogs(view, time.time())):
         session.begin()
@@ -79,6 +80,14 @@ def _watched(
         finally:
             session.end()
     return session.timeline
+
+
+def _facts(publisher: StatePublisher) -> list[str]:
+    store, namespace = publisher.store, publisher.keys.namespace
+    return [
+        f"server     {store.server_facts(timeout=2.0)} at {store.describe()}",
+        f"namespace  {namespace}, generation {publisher.generation}",
+    ]
 
 
 @contextlib.contextmanager

@@ -42,20 +42,25 @@ ALGORITHMS = tuple(_TRAINING)
 
 
 def make_config(options: Options, url: str) -> AlgorithmConfig:
-    """The config of a run: everything of RLlib's own, and one call for Redis at the end."""
-    config_class, training = _TRAINING[options.algo]
-    config = (
+    """The config of a run: RLlib's own, and one call for Redis at the end."""
+    config = rllib_config(options.algo, options.env, options.seed)
+    return with_redis_state(config, url, ttl_s=_TTL_S)
+
+
+def rllib_config(algo: str, env: str, seed: int) -> AlgorithmConfig:
+    """What is RLlib's own: nothing in it knows Redis."""
+    config_class, training = _TRAINING[algo]
+    return (
         config_class()
-        .environment(options.env)
+        .environment(env)
         .env_runners(
             num_env_runners=NUM_ENV_RUNNERS,
             num_envs_per_env_runner=2,
-            rollout_fragment_length="auto" if options.algo == "ppo" else 50,
+            rollout_fragment_length="auto" if algo == "ppo" else 50,
         )
         .learners(num_learners=0)
         .training(**training)
         .rl_module(model_config=DefaultModelConfig(vf_share_layers=True))
         .reporting(min_time_s_per_iteration=1)
-        .debugging(seed=options.seed)
+        .debugging(seed=seed)
     )
-    return with_redis_state(config, url, ttl_s=_TTL_S)

@@ -16,6 +16,7 @@ from typing import Any
 from redis_state_sync.demo.options import Options
 from redis_state_sync.demo.session import Session
 from redis_state_sync.demo.timeline import EpisodeWindow, Sample
+from redis_state_sync.publisher import StatePublisher
 
 # Read by Ray when it is imported: its C++ side writes to stderr past every Python logger.
 os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -35,7 +36,7 @@ from redis_state_sync.demo.rllib_configs import NUM_ENV_RUNNERS, make_config
 
 _STALENESS = "diff_num_grad_updates_vs_sampler_policy"
 _LOOK_EVERY_S = 0.5
-_EPISODES = 20
+_EPISODES = 30
 
 
 def start_ray() -> None:
@@ -85,14 +86,10 @@ class RllibRun:
         self._results = _Results()
 
     @property
-    def facts(self) -> list[str]:
-        """What runs, one line each."""
-        publisher = self._algorithm.redis_state_sync.publisher
-        server = publisher.store.server_facts(timeout=2.0)
-        return [
-            f"server     {server} at {publisher.store.describe()}",
-            f"namespace  {publisher.keys.namespace}, generation {publisher.generation}",
-        ]
+    def publisher(self) -> StatePublisher:
+        """The learner's."""
+        publisher: StatePublisher = self._algorithm.redis_state_sync.publisher
+        return publisher
 
     def train(self, session: Session) -> None:
         """Trains on this thread while another one watches."""
@@ -123,7 +120,7 @@ class RllibRun:
             session.tick(self._look(session))
 
     def _look(self, session: Session) -> Sample:
-        publisher = self._algorithm.redis_state_sync.publisher
+        publisher = self.publisher
         results, stats, last = self._results, publisher.stats, publisher.last_version
         healthy = publisher.healthy
         held = self._readers.held()

@@ -12,6 +12,7 @@ from redis_state_sync.demo.timeline import Outage, Sample, Timeline
 from redis_state_sync.demo.view import View
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.errors import StoreError
+from redis_state_sync.publisher import StatePublisher
 
 # Goes on for a little after the recovery, so that the plot shows what comes next.
 _TAIL_S = 4.0
@@ -21,8 +22,8 @@ class Run(Protocol):
     """A learner and its readers, ready to train."""
 
     @property
-    def facts(self) -> list[str]:
-        """What runs, one line each."""
+    def publisher(self) -> StatePublisher:
+        """The learner's."""
         ...
 
     def train(self, session: Session) -> None:

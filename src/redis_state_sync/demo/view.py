@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -36,7 +36,7 @@ class View(Protocol):
         """Tells something that happened at `now` seconds."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> object: ...
 
     def __exit__(
         self,
@@ -82,7 +82,7 @@ class PlainView(_BaseView):
         # Not by rich, which would break lines at 80 columns.
         print(f"{now:6.1f} s  {text}", file=self._console.file, flush=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> object:
         for fact in self._facts:
             print(fact, file=self._console.file, flush=True)
         return self
@@ -109,7 +109,7 @@ class LiveView(_BaseView):
         self._now = now
         self._notes = [*self._notes, f"{now:6.1f} s  {text}"][-_NOTES:]
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> object:
         self._live.start()
         return self
 
@@ -143,16 +143,18 @@ class LiveView(_BaseView):
         target = self._options.target
         goal = f", target {target:g}" if target is not None else ""
         curve = _sparkline(returns, 40, top=max([target or 1.0, *returns]))
-        return [
+        rows: list[tuple[str, RenderableType]] = [
             ("server", server),
             ("version", Text(_versions(sample))),
-            ("staleness", Text(_staleness(sample))),
             ("return", Text(f"{_number(sample.mean_return)}{goal}  {curve}")),
             ("env steps", Text(f"{sample.env_steps:,}")),
             ("times", Text(_times(sample))),
-            ("Ray pushes", Text(str(sample.pushes))),
             ("failures", Text(_failures(sample))),
         ]
+        if not self._options.core:
+            rows.insert(2, ("staleness", Text(_staleness(sample))))
+            rows.append(("Ray pushes", Text(str(sample.pushes))))
+        return rows
 
 
 class NoteLogs(logging.Handler):
@@ -169,10 +171,10 @@ class NoteLogs(logging.Handler):
 
 
 def _line(sample: Sample) -> str:
+    staleness = "" if sample.staleness is None else f"staleness {_staleness(sample)}  "
     return (
-        f"server {'up  ' if sample.server_up else 'DOWN'}  {_versions(sample)}  "
-        f"staleness {_staleness(sample)}  return {_number(sample.mean_return)}  "
-        f"steps {sample.env_steps}  {_times(sample)}"
+        f"server {'up  ' if sample.server_up else 'DOWN'}  {_versions(sample)}  {staleness}"
+        f"return {_number(sample.mean_return)}  steps {sample.env_steps}  {_times(sample)}"
     )
 
 

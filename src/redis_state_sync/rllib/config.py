@@ -10,21 +10,21 @@ from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 
-from redis_state_sync.rllib.config_mixin import SETTINGS_ATTRIBUTE, RedisStateConfigMixin, attach
+from redis_state_sync.rllib.config_mixin import RedisStateConfigMixin, attach
 from redis_state_sync.settings import Settings
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
 
 
-class RedisPPOConfig(RedisStateConfigMixin, PPOConfig):  # type: ignore[misc]
+class RedisPPOConfig(RedisStateConfigMixin, PPOConfig):
     """`PPOConfig` with `.redis_state(url=..., namespace=..., ...)`."""
 
 
-class RedisIMPALAConfig(RedisStateConfigMixin, IMPALAConfig):  # type: ignore[misc]
+class RedisIMPALAConfig(RedisStateConfigMixin, IMPALAConfig):
     """`IMPALAConfig` with `.redis_state(url=..., namespace=..., ...)`."""
 
 
-class RedisAPPOConfig(RedisStateConfigMixin, APPOConfig):  # type: ignore[misc]
+class RedisAPPOConfig(RedisStateConfigMixin, APPOConfig):
     """`APPOConfig` with `.redis_state(url=..., namespace=..., ...)`."""
 
 
@@ -54,7 +54,6 @@ def with_redis_state(
     if not isinstance(config, RedisStateConfigMixin):
         # The class, not the object: RLlib builds its own copies from class and attributes.
         config.__class__ = _with_mixin(type(config))
-    setattr(config, SETTINGS_ATTRIBUTE, chosen)
     return config
 
 

@@ -65,16 +65,16 @@ def _env_runner_class(config: Any) -> type:
                 "SingleAgentEnvRunner: derive it from MultiAgentEnvRunner"
             )
         return current
+    name = getattr(current, "__name__", str(current))
     raise SettingsError(
-        f"env_runner_cls {getattr(current, '__name__', current)!s} would not follow the published "
-        "state: declare it with the mixin first among its bases, as in class "
-        f"{getattr(current, '__name__', 'MyEnvRunner')}(RedisEnvRunnerMixin, SingleAgentEnvRunner), "
-        "from redis_state_sync.rllib"
+        f"env_runner_cls {name} would not follow the published state: put the mixin first among "
+        f"its bases, as in class {name}(RedisEnvRunnerMixin, SingleAgentEnvRunner), from "
+        "redis_state_sync.rllib"
     )
 
 
 # Derived from AlgorithmConfig to have its layout: with_redis_state changes a config's class.
-class RedisStateConfigMixin(AlgorithmConfig):  # type: ignore[misc]
+class RedisStateConfigMixin(AlgorithmConfig):
     """Adds the fluent `.redis_state(...)` to an AlgorithmConfig class, and decides late.
 
     What `.multi_agent()` or `.callbacks()` change afterwards is taken into account when the
@@ -103,15 +103,15 @@ class RedisStateConfigMixin(AlgorithmConfig):  # type: ignore[misc]
     def validate(self) -> None:
         """As the AlgorithmConfig's, and checks ours."""
         attach(self, self._checked_settings())
-        super().validate()  # type: ignore[misc]
+        super().validate()
 
     def to_dict(self) -> dict[str, Any]:
         """As the AlgorithmConfig's. Tune builds a plain config from it, which needs our hooks."""
         prepared: Any = self
-        if not self._is_frozen:  # type: ignore[attr-defined]
-            prepared = self.copy(copy_frozen=False)  # type: ignore[attr-defined]
+        if not self._is_frozen:
+            prepared = self.copy(copy_frozen=False)
             attach(prepared, prepared._checked_settings())
-        return super(RedisStateConfigMixin, prepared).to_dict()  # type: ignore[misc, no-any-return]
+        return super(RedisStateConfigMixin, prepared).to_dict()
 
     def _checked_settings(self) -> Settings:
         settings = self.redis_state_settings

@@ -6,9 +6,10 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
@@ -28,7 +29,21 @@ SETTINGS_ATTRIBUTE = "redis_state_settings"
 PUSHED_VERSION = "redis_state_pushed_version"
 
 
-class RedisEnvRunnerMixin:
+if TYPE_CHECKING:
+
+    class _EnvRunner(EnvRunner):
+        """What the mixin needs of either EnvRunner class."""
+
+        def sample(self, **kwargs: Any) -> Any:
+            return None
+
+        def set_state(self, state: dict[str, Any]) -> None: ...
+
+else:
+    _EnvRunner = object
+
+
+class RedisEnvRunnerMixin(_EnvRunner):
     """Makes an EnvRunner follow the learner's published state. For your own EnvRunner class::
 
         class MyEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):
@@ -53,24 +68,24 @@ class RedisEnvRunnerMixin:
         self._redis_state_subscriber: StateSubscriber | None = None
         self._redis_state_local_feed: Callable[[], None] | None = None
         super().__init__(config=config, **kwargs)
-        if self.worker_index:  # type: ignore[attr-defined]
+        if self.worker_index:
             self._redis_state_subscriber = self._make_subscriber(settings, kwargs.get("log_dir"))
         self._redis_state_warned = False
 
     def _make_subscriber(self, settings: Settings, log_dir: Any) -> StateSubscriber:
         writer_id = writer_id_of(log_dir)
-        role = "eval_env_runner" if self.config.in_evaluation else "env_runner"  # type: ignore[attr-defined]
+        role = "eval_env_runner" if self.config.in_evaluation else "env_runner"
         return StateSubscriber(
             open_rllib_store(settings, writer_id),
             namespace_of(settings, log_dir),
             writer=writer_id,
-            name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index}",  # type: ignore[attr-defined]
+            name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index}",
             poll_timeout_s=settings.poll_timeout_s,
             first_timeout_s=settings.connect_timeout_s,
             transfer_timeout_s=settings.transfer_timeout_s,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
-            observers=(EnvRunnerMetrics(self.metrics),),  # type: ignore[attr-defined]
+            observers=(EnvRunnerMetrics(self.metrics),),
         )
 
     @property
@@ -86,7 +101,7 @@ class RedisEnvRunnerMixin:
             StaleStateError: If `max_staleness_s` is set and exceeded.
         """
         self.refresh_redis_state()
-        return super().sample(**kwargs)  # type: ignore[misc]
+        return super().sample(**kwargs)
 
     def refresh_redis_state(self) -> None:
         """Applies the newest version if it is newer than the one this EnvRunner acts with.
@@ -98,21 +113,21 @@ class RedisEnvRunnerMixin:
             StaleStateError: If `max_staleness_s` is set and exceeded.
         """
         if self._redis_state_subscriber is not None:
-            super_set_state = super().set_state  # type: ignore[misc]
+            super_set_state = super().set_state
             self._redis_state_subscriber.refresh(
                 lambda snapshot: apply_snapshot(self, super_set_state, snapshot)
             )
         elif self._redis_state_local_feed is not None:
             self._redis_state_local_feed()
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """As RLlib's. A state from outside means that the next `sample()` fetches again."""
         state = dict(state)
         pushed = state.pop(PUSHED_VERSION, None)
         if pushed is not None:
             # The learner decided that it is newer; see `apply_snapshot` for the number.
             self._weights_seq_no = 0
-        super().set_state(state)  # type: ignore[misc]
+        super().set_state(state)
         subscriber = self._redis_state_subscriber
         if subscriber is None:
             return
@@ -125,9 +140,16 @@ class RedisEnvRunnerMixin:
     def _warn_if_never_published(
         self, subscriber: StateSubscriber, state: Mapping[str, Any]
     ) -> None:
-        """Ray's own push arrives although it should be intercepted: the learner's half is missing."""
-        # RLlib pushes once while an Algorithm is set up, and after it restarted an EnvRunner.
-        if subscriber.polled_in_vain and COMPONENT_RL_MODULE in state and not self._redis_state_warned:
+        """Ray's own push arrives although it should be intercepted: the learner's half is missing.
+
+        RLlib pushes once while an Algorithm is set up, and after it restarted an EnvRunner; the
+        first is before any poll, and at the second there is a published state.
+        """
+        if (
+            subscriber.polled_in_vain
+            and COMPONENT_RL_MODULE in state
+            and not self._redis_state_warned
+        ):
             self._redis_state_warned = True
             logger.warning(
                 "nothing was ever published in namespace %r at %s, and Ray pushes states itself: "
@@ -141,7 +163,7 @@ class RedisEnvRunnerMixin:
         """As RLlib's, and closes the connection."""
         if self._redis_state_subscriber is not None:
             self._redis_state_subscriber.close()
-        super().stop()  # type: ignore[misc]
+        super().stop()
 
 
 class RedisSingleAgentEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):

@@ -16,11 +16,13 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 class Sync(Protocol):
     """What the hooks need of `LearnerSync`."""
 
-    def deliver(
-        self, state: Any, push: Callable[[Any], Any], *, evaluation: bool = False
-    ) -> None: ...
+    def deliver(self, state: Any, push: Callable[[Any], Any], *, evaluation: bool = False) -> None:
+        """Publishes a state, or has it pushed."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends publishing."""
+        ...
 
 
 class GroupHooks:
@@ -69,7 +71,7 @@ class GroupHooks:
         return []
 
     def sync_env_runner_states(self, **kwargs: Any) -> None:
-        """Ray's own; and where it returns early because it has nobody to send to, what it leaves out.
+        """Ray's own, and what it leaves out where it returns early for want of receivers.
 
         Without remote EnvRunners nothing is sent, though followers in other jobs, and EnvRunners
         that are being restarted, still need every version. And a local EnvRunner for evaluation

@@ -219,15 +219,19 @@ class LearnerSync:
             seq_no = self._latest_seq_no
             state = from_components(self._latest, seq_no)
         if seq_no is not None and seq_no > local._weights_seq_no:
-            local.set_state({COMPONENT_RL_MODULE: state[COMPONENT_RL_MODULE], WEIGHTS_SEQ_NO: seq_no})
+            local.set_state(
+                {COMPONENT_RL_MODULE: state[COMPONENT_RL_MODULE], WEIGHTS_SEQ_NO: seq_no}
+            )
 
     def _log_start(self) -> None:
         publisher = self.publisher
         start_logger.info(
-            "redis_state_sync publishes to %s (%s), namespace %r, generation %d, %s",
+            "redis_state_sync publishes to %s (%s), namespace %r, generation %d, from version %d-1 on, "
+            "%s",
             publisher.store.describe(),
             publisher.store.server_facts(timeout=self._settings.connect_timeout_s),
             publisher.keys.namespace,
+            publisher.generation,
             publisher.generation,
             "in the background" if self._async else "before each sync returns",
         )
@@ -259,4 +263,3 @@ def _runner_nodes(groups: list[Any]) -> dict[str, int]:
 
 def _node_of(_runner: Any) -> str:
     return str(ray.get_runtime_context().get_node_id())
-

@@ -23,6 +23,7 @@ class EnvRunnerMetrics:
         self._logger = logger
 
     def __call__(self, event: Event, /) -> None:
+        """Logs one event."""
         match event:
             case Polled(seconds=seconds):
                 self._mean("poll_timer", seconds)

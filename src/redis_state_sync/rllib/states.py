@@ -28,7 +28,9 @@ def resolved(state: Any) -> dict[str, Any]:
     return dict(ray.get(state) if isinstance(state, ray.ObjectRef) else state)
 
 
-def to_components(state: Mapping[str, Any], *, multi_agent: bool) -> tuple[dict[str, Any], int | None]:
+def to_components(
+    state: Mapping[str, Any], *, multi_agent: bool
+) -> tuple[dict[str, Any], int | None]:
     """Takes an EnvRunner state apart.
 
     Args:

@@ -1,0 +1,159 @@
+"""Every store, behind one fixture."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import fakeredis
+import pytest
+
+from redis_state_sync import open_store
+from redis_state_sync.embedded import BINARY_ENV, EmbeddedServer, find_server
+from redis_state_sync.errors import SettingsError
+from redis_state_sync.keys import Keys
+from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.redis_store import RedisStore
+from redis_state_sync.store import Store
+from redis_state_sync.testing import FakeStateServer, skip_or_fail
+
+WAIT = 20.0
+_numbers = itertools.count()
+
+
+@dataclass
+class Backend:
+    """One place where states are, and as many handles on it as a test wants.
+
+    Args:
+        name: What the test's id shows.
+        make: Makes a handle, as another process would have it.
+        versions: How many versions a soak test publishes: fewer where a round trip is slow.
+    """
+
+    name: str
+    make: Callable[[], Store]
+    versions: int = 300
+    _opened: list[Store] = field(default_factory=list)
+
+    def open(self) -> Store:
+        """A handle that is closed when the test ends."""
+        self._opened.append(self.make())
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+        self._opened.clear()
+
+    def expiries(self, keys: Keys) -> dict[str, float]:
+        """Every key of a namespace, and the seconds until it expires (-1: never)."""
+        store = self.open()
+        if isinstance(store, MemoryStore):
+            return {
+                key: store._expiry.get(key, -1 + store._clock()) - store._clock()
+                for key in store._values
+                if f"{{{keys.namespace}}}" in key
+            }
+        (names,) = run(store, ("KEYS", f"rss:{{{keys.namespace}}}:*"))
+        return {n.decode(): run(store, ("PTTL", n))[0] / 1000 for n in names}
+
+
+def run(store: Store, *commands: tuple[object, ...]) -> list:  # type: ignore[type-arg]
+    """Raw commands on the server of a store."""
+    assert isinstance(store, RedisStore)
+    return store._run("test", commands, WAIT)
+
+
+def _memory(stack: ExitStack) -> Callable[[], Store]:
+    store = MemoryStore("contract")
+    return lambda: store
+
+
+def _fakeredis(stack: ExitStack, protocol: int = 2) -> Callable[[], Store]:
+    server = fakeredis.FakeServer()
+    return lambda: RedisStore.from_client(
+        fakeredis.FakeRedis(server=server, protocol=protocol), "fakeredis"
+    )
+
+
+def _fake_tcp(stack: ExitStack, protocol: int = 2) -> Callable[[], Store]:
+    server = stack.enter_context(FakeStateServer())
+    return lambda: open_store(f"{server.url}?protocol={protocol}")
+
+
+def _embedded(stack: ExitStack, protocol: int = 2, tcp: bool = False) -> Callable[[], Store]:
+    server = stack.enter_context(_server())
+    host = f"redis://127.0.0.1:{_port_of(server)}" if tcp else server.url
+    return lambda: open_store(f"{host}?protocol={protocol}")
+
+
+def _debian_redis(stack: ExitStack) -> Callable[[], Store]:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        skip_or_fail("needs redis-server on PATH: apt-get install redis-server")
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setenv(BINARY_ENV, str(binary))
+    server = stack.enter_context(_server())
+    patch.undo()
+    return lambda: open_store(server.url)
+
+
+@contextmanager
+def _server() -> Iterator[EmbeddedServer]:
+    try:
+        find_server()
+    except SettingsError as error:
+        skip_or_fail(str(error))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with EmbeddedServer(host="127.0.0.1", port=port) as server:
+        yield server
+
+
+def _port_of(server: EmbeddedServer) -> int:
+    return int(server._config.read_text().split("port ")[1].split()[0])
+
+
+MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
+    "memory": _memory,
+    "fakeredis": _fakeredis,
+    "fakeredis-resp3": lambda stack: _fakeredis(stack, 3),
+    "fake-tcp": _fake_tcp,
+    "fake-tcp-resp3": lambda stack: _fake_tcp(stack, 3),
+    "valkey-tcp": lambda stack: _embedded(stack, tcp=True),
+    "valkey-tcp-resp3": lambda stack: _embedded(stack, 3, tcp=True),
+    "valkey-unix": _embedded,
+    "valkey-unix-resp3": lambda stack: _embedded(stack, 3),
+    "debian-redis": _debian_redis,
+}
+
+
+@pytest.fixture(scope="session", params=MAKERS)
+def _place(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    name = str(request.param)
+    with ExitStack() as stack:
+        yield Backend(name, MAKERS[name](stack), 20 if name.startswith("fake-tcp") else 300)
+
+
+@pytest.fixture
+def backend(_place: Backend) -> Iterator[Backend]:
+    """One store after the other; the servers live as long as the session."""
+    yield _place
+    _place.close()
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    """A handle on the store."""
+    return backend.open()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    """A namespace that no other test has."""
+    return Keys(f"contract/{next(_numbers)}")

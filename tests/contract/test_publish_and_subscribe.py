@@ -1,0 +1,181 @@
+"""Publisher and subscriber over every store."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redis_state_sync import (
+    Snapshot,
+    StalePublisherError,
+    StatePublisher,
+    StateSubscriber,
+    Version,
+)
+from redis_state_sync.keys import Keys
+from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.store import Store
+from tests.contract.conftest import WAIT, Backend, run
+
+
+def state(number: int) -> dict[str, Any]:
+    return {
+        "rl_module/p": {"w": np.full(500, number, np.float32)},
+        "rl_module/frozen": {"w": np.arange(100.0)},
+        "counters": {"steps": number},
+    }
+
+
+def number_in(snapshot: Snapshot) -> int:
+    weights, steps = snapshot["rl_module/p"]["w"], snapshot["counters"]["steps"]
+    assert (weights == steps).all()
+    return int(steps)
+
+
+def test_round_trip(backend: Backend, keys: Keys) -> None:
+    """What the learner published is what a reader gets, version, counter and all: C2, C22."""
+    publisher = StatePublisher(backend.open(), keys.namespace)
+    subscriber = StateSubscriber(backend.open(), keys.namespace)
+    version = publisher.publish(state(3), weights_seq_no=12).wait(WAIT)
+    snapshot = subscriber.fetch(timeout=WAIT)
+    assert snapshot is not None
+    assert (snapshot.version, snapshot.weights_seq_no) == (version, 12)
+    assert number_in(snapshot) == 3
+    assert (snapshot["rl_module/frozen"]["w"] == np.arange(100.0)).all()
+    publisher.close()
+
+
+def test_readers_never_see_a_mixture(backend: Backend, keys: Keys) -> None:
+    """Whatever state a looping reader applies is whole and its version's: C9, C10, C16, C27."""
+    publisher = StatePublisher(backend.open(), keys.namespace, history=1)
+    expected: dict[int, int] = {}
+    applied: list[tuple[Version, int]] = []
+    problems: list[BaseException] = []
+    done = threading.Event()
+    subscriber = StateSubscriber(
+        backend.open(), keys.namespace, poll_timeout_s=WAIT, transfer_timeout_s=WAIT
+    )
+
+    def read() -> None:
+        try:
+            while True:
+                last = done.is_set()
+                subscriber.refresh(lambda s: applied.append((s.version, number_in(s))))
+                if last:
+                    return
+        except BaseException as error:
+            problems.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(1, backend.versions + 1):
+        handle = publisher.publish(state(number))
+        expected[handle.version.number] = number
+        if number % 3 == 0:
+            handle.wait(WAIT)
+    final = publisher.flush(WAIT)
+    subscriber._cooldown = type(subscriber._cooldown)()
+    done.set()
+    reader.join(WAIT)
+    publisher.close()
+    assert problems == []
+    assert all(expected[version.number] == number for version, number in applied)
+    versions = [version for version, _ in applied]
+    assert versions == sorted(set(versions))
+    assert versions[-1] == final
+    assert len(versions) > 3
+
+
+def test_the_number_of_keys_is_constant(backend: Backend, keys: Keys) -> None:
+    """The number of keys does not grow with that of versions, and all expire: C66, C67."""
+    publisher = StatePublisher(backend.open(), keys.namespace, history=3)
+    subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
+    counts = []
+    for number in range(1, max(8, backend.versions // 8)):
+        publisher.publish(state(number)).wait(WAIT)
+        subscriber.refresh(lambda s: None)
+        if number >= 5:
+            counts.append(len(backend.expiries(keys)))
+    # versions, readers, the frozen module, and two blobs for each of three versions
+    assert set(counts) == {2 + 1 + 3 * 2}
+    assert all(seconds > 0 for seconds in backend.expiries(keys).values())
+    publisher.close()
+
+
+def everything(store: Store, keys: Keys) -> dict[bytes, Any]:
+    """The keys outside of a namespace, with their contents."""
+    (names,) = run(store, ("KEYS", "*"))
+    own = f"rss:{{{keys.namespace}}}:".encode()
+    return {n: run(store, ("DUMP", n))[0] for n in names if not n.startswith(own)}
+
+
+def test_foreign_keys_are_untouched(backend: Backend, keys: Keys) -> None:
+    """Publishing, dropping, taking over and closing leave every other key as it is: C102."""
+    store = backend.open()
+    if isinstance(store, MemoryStore):
+        pytest.skip("a store in memory holds no keys of others")
+    namespace = keys.namespace
+    run(
+        store,
+        ("SET", "foreign", "1"),
+        ("SET", f"rss:{{{namespace}}}", "2"),
+        ("SET", f"rss:{{{namespace}0}}:versions", "3"),
+        ("HSET", f"rss:{namespace}:pins", "a", "1-1"),
+        ("XADD", f"{namespace}:versions", "1-1", "a", "b"),
+    )
+    before = everything(store, keys)
+    assert len(before) >= 5
+    for round_ in range(2):
+        publisher = StatePublisher(backend.open(), namespace, history=1)
+        for number in range(4):
+            publisher.publish({"c": (round_, number)}).wait(WAIT)
+        publisher.close()
+        StateSubscriber(backend.open(), namespace, poll_timeout_s=WAIT).refresh(lambda s: None)
+    assert everything(store, keys) == before
+    run(store, ("DEL", *before))
+
+
+def test_take_over(backend: Backend, keys: Keys) -> None:
+    """A later learner takes the namespace over, the earlier one is fenced, readers follow: C34."""
+    old = StatePublisher(backend.open(), keys.namespace, writer_id="old", heartbeat_s=3600)
+    subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
+    mine = StateSubscriber(backend.open(), keys.namespace, writer="old", poll_timeout_s=WAIT)
+    old.publish(state(1)).wait(WAIT)
+    seen: list[int] = []
+    subscriber.refresh(lambda s: seen.append(number_in(s)))
+    mine.refresh(lambda s: None)
+    new = StatePublisher(backend.open(), keys.namespace, writer_id="the-new-one")
+    assert new.generation > old.generation
+    with pytest.raises(StalePublisherError, match="the-new-one"):
+        old.publish(state(2)).wait(WAIT)
+    subscriber.refresh(lambda s: seen.append(number_in(s)))
+    new.publish(state(3)).wait(WAIT)
+    subscriber.refresh(lambda s: seen.append(number_in(s)))
+    assert mine.refresh(lambda s: None) is None
+    assert seen == [1, 3]
+    assert subscriber.held == new.last_version
+    assert mine.held == Version(old.generation, 1)
+    for publisher in (old, new):
+        publisher.close()
+
+
+def test_a_wiped_namespace_is_filled_again(backend: Backend, keys: Keys) -> None:
+    """A namespace that lost everything is filled by the heartbeat, under a greater version: C63."""
+    store = backend.open()
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=0.05)
+    subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
+    first = publisher.publish(state(5)).wait(WAIT)
+    subscriber.refresh(lambda s: None)
+    if isinstance(store, MemoryStore):
+        store._values.clear()
+    else:
+        run(store, ("DEL", *backend.expiries(keys)))
+    later = Version(first.generation, first.number + 1)
+    assert subscriber.wait_for(lambda s: None, version=later, timeout=WAIT) == later
+    snapshot = StateSubscriber(backend.open(), keys.namespace).fetch(timeout=WAIT)
+    assert snapshot is not None
+    assert number_in(snapshot) == 5
+    publisher.close()

@@ -1,0 +1,303 @@
+"""What `redis_state_sync.store.Store` promises, on every store alike."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from redis_state_sync.errors import NotNewerError, StoreError
+from redis_state_sync.keys import Keys
+from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.store import Entry, Store
+from redis_state_sync.version import Version
+from tests.contract.conftest import WAIT, Backend, run
+
+TTL = {"ttl_s": 100.0, "timeout": WAIT}
+
+
+def append(store: Store, keys: Keys, *versions: Version) -> None:
+    for version in versions:
+        store.append(keys, version, str(version).encode(), **TTL)
+
+
+def listed(store: Store, keys: Keys) -> list[Version]:
+    return [entry.version for entry in store.newest(keys, count=1000, timeout=WAIT)]
+
+
+def test_an_empty_namespace(store: Store, keys: Keys) -> None:
+    """Where nothing was published every question has an answer, and none is an error: C17."""
+    assert store.newest(keys, timeout=WAIT) == []
+    assert store.newest(keys, after=Version(1, 1), count=5, timeout=WAIT) == []
+    assert store.get_blobs(keys, [], timeout=WAIT) == []
+    assert store.get_blobs(keys, ["0" * 32], timeout=WAIT) == [None]
+    assert store.pins(keys, timeout=WAIT) == {}
+    assert store.refresh(keys, [], **TTL) == set()
+    store.drop(keys, [], [], timeout=WAIT)
+    store.drop(keys, [Version(1, 1)], ["0" * 32], timeout=WAIT)
+
+
+def test_newest(store: Store, keys: Keys) -> None:
+    """Entries come newest first, as many as asked, strictly newer than `after`: C1."""
+    versions = [Version(1, 1), Version(1, 2), Version(1, 10), Version(2, 0), Version(2, 1)]
+    append(store, keys, *versions)
+    assert store.newest(keys, timeout=WAIT) == [Entry(Version(2, 1), b"2-1")]
+    assert listed(store, keys) == versions[::-1]
+    for i, version in enumerate(versions):
+        newer = store.newest(keys, after=version, count=1000, timeout=WAIT)
+        assert [e.version for e in newer] == versions[:i:-1]
+    two = store.newest(keys, after=Version(1, 1), count=2, timeout=WAIT)
+    assert [e.version for e in two] == [Version(2, 1), Version(2, 0)]
+    assert store.newest(keys, after=Version(1, 5), count=9, timeout=WAIT)[-1].manifest == b"1-10"
+
+
+@pytest.mark.parametrize(
+    ("newest", "refused"),
+    [
+        (Version(2, 5), Version(2, 5)),
+        (Version(2, 5), Version(2, 4)),
+        (Version(2, 5), Version(1, 99)),
+        (Version(2**64 - 1, 5), Version(2**64 - 2, 2**64 - 1)),
+    ],
+)
+def test_only_greater_versions(store: Store, keys: Keys, newest: Version, refused: Version) -> None:
+    """A version that is not greater than the newest is refused, and changes nothing: C10, C34."""
+    append(store, keys, newest)
+    with pytest.raises(NotNewerError, match=str(refused)):
+        store.append(keys, refused, b"other", **TTL)
+    assert store.newest(keys, count=9, timeout=WAIT) == [Entry(newest, str(newest).encode())]
+
+
+def test_the_newest_stays_refused_after_it_was_dropped(store: Store, keys: Keys) -> None:
+    """Dropping the newest version does not make its number free again: C10, C19."""
+    append(store, keys, Version(1, 1), Version(1, 2))
+    store.drop(keys, [Version(1, 2)], [], timeout=WAIT)
+    assert listed(store, keys) == [Version(1, 1)]
+    with pytest.raises(NotNewerError):
+        append(store, keys, Version(1, 2))
+    store.drop(keys, [Version(1, 1)], [], timeout=WAIT)
+    with pytest.raises(NotNewerError):
+        append(store, keys, Version(1, 1))
+    assert listed(store, keys) == []
+    append(store, keys, Version(1, 3))
+    assert listed(store, keys) == [Version(1, 3)]
+
+
+def test_zero_is_no_version(store: Store, keys: Keys) -> None:
+    """0-0 can not be stored anywhere: C7."""
+    with pytest.raises(StoreError):
+        append(store, keys, Version(0, 0))
+    assert listed(store, keys) == []
+
+
+@pytest.mark.parametrize("manifest", [b"", b"\x00\r\n$-1\r\n\xff", bytes(range(256)) * 100])
+def test_manifests_are_any_bytes(store: Store, keys: Keys, manifest: bytes) -> None:
+    """A manifest comes back byte for byte, whatever it holds."""
+    store.append(keys, Version(1, 1), manifest, **TTL)
+    assert store.newest(keys, timeout=WAIT) == [Entry(Version(1, 1), manifest)]
+
+
+def test_blobs(store: Store, keys: Keys) -> None:
+    """Blobs of every kind of buffer come back byte for byte, in the order asked for: C59."""
+    blobs = {
+        "a" * 32: b"",
+        "b" * 32: b"\r\n\x00+OK",
+        "c" * 32: memoryview(bytes(range(256)) * 90),
+        "d" * 32: np.arange(20_000, dtype=np.uint8),
+        "e" * 32: bytearray(b"x"),
+    }
+    store.put_blobs(keys, blobs, **TTL)
+    order = ["d" * 32, "f" * 32, "a" * 32, "e" * 32, "c" * 32, "b" * 32, "a" * 32]
+    received = store.get_blobs(keys, order, timeout=WAIT)
+    assert received == [bytes(blobs[d]) if d in blobs else None for d in order]
+
+
+def test_more_blobs_than_a_batch(store: Store, keys: Keys) -> None:
+    """Many blobs are stored, read and dropped across batch borders: C60."""
+    blobs = {f"{i:032x}": b"%d" % i for i in range(50)}
+    store.put_blobs(keys, blobs, **TTL)
+    assert store.get_blobs(keys, list(blobs), timeout=WAIT) == list(blobs.values())
+    store.drop(keys, [], list(blobs)[:40], timeout=WAIT)
+    left = store.get_blobs(keys, list(blobs), timeout=WAIT)
+    assert left == [None] * 40 + list(blobs.values())[40:]
+
+
+def test_large_blobs(backend: Backend, store: Store, keys: Keys) -> None:
+    """Blobs of several pieces' size, more than one upload batch, come back whole: C60, C69."""
+    if backend.name.startswith("fake-tcp"):
+        pytest.skip("fakeredis' TCP server takes about 100 kB")
+    blobs = {f"{i:032x}": np.full(5 << 20, i, np.uint8) for i in range(3)}
+    store.put_blobs(keys, blobs, **TTL)
+    for digest, data in blobs.items():
+        (received,) = store.get_blobs(keys, [digest], timeout=WAIT)
+        assert received == data.tobytes()
+    store.drop(keys, [], list(blobs), timeout=WAIT)
+
+
+def test_writing_a_blob_twice(store: Store, keys: Keys) -> None:
+    """Every call may be repeated: the same blob, drop or note a second time is no error."""
+    for _ in range(2):
+        store.put_blobs(keys, {"a" * 32: b"x"}, **TTL)
+        store.note_reader(keys, "reader", "1-1 5", **TTL)
+    assert store.get_blobs(keys, ["a" * 32], timeout=WAIT) == [b"x"]
+    for _ in range(2):
+        store.drop(keys, [Version(1, 1)], ["a" * 32], timeout=WAIT)
+
+
+def test_refresh_names_what_is_missing(store: Store, keys: Keys) -> None:
+    """`refresh` says which blobs the store lacks, so that they are sent again: C28, C63."""
+    store.put_blobs(keys, {"a" * 32: b"x", "b" * 32: b"y"}, **TTL)
+    store.drop(keys, [], ["b" * 32], timeout=WAIT)
+    assert store.refresh(keys, ["a" * 32, "b" * 32, "c" * 32], **TTL) == {"b" * 32, "c" * 32}
+
+
+def test_drop_takes_only_what_was_named(store: Store, keys: Keys) -> None:
+    """Dropping versions and blobs leaves the others: C102."""
+    append(store, keys, *(Version(1, n) for n in range(1, 5)))
+    store.put_blobs(keys, {"a" * 32: b"x", "b" * 32: b"y"}, **TTL)
+    store.drop(keys, [Version(1, 1), Version(1, 3)], ["a" * 32], timeout=WAIT)
+    assert listed(store, keys) == [Version(1, 4), Version(1, 2)]
+    assert store.get_blobs(keys, ["a" * 32, "b" * 32], timeout=WAIT) == [None, b"y"]
+
+
+def test_namespaces_do_not_meet(store: Store, keys: Keys) -> None:
+    """What happens in one namespace is not seen in another, however alike the names are: C98."""
+    others = [Keys(keys.namespace + suffix) for suffix in ("x", "/x", ":versions", "0")]
+    append(store, keys, Version(5, 5))
+    store.put_blobs(keys, {"a" * 32: b"x"}, **TTL)
+    for other in others:
+        assert store.newest(other, timeout=WAIT) == []
+        assert store.get_blobs(other, ["a" * 32], timeout=WAIT) == [None]
+        append(store, other, Version(1, 1))
+        store.drop(other, [Version(5, 5)], ["a" * 32], timeout=WAIT)
+    assert listed(store, keys) == [Version(5, 5)]
+    assert store.get_blobs(keys, ["a" * 32], timeout=WAIT) == [b"x"]
+
+
+def test_another_handle_sees_it_at_once(backend: Backend, keys: Keys) -> None:
+    """What one handle stored every other one reads in its next call: C2."""
+    writer, reader = backend.open(), backend.open()
+    for number in range(1, 20):
+        writer.put_blobs(keys, {f"{number:032x}": b"x"}, **TTL)
+        append(writer, keys, Version(1, number))
+        assert reader.newest(keys, timeout=WAIT)[0].version == Version(1, number)
+        assert reader.get_blobs(keys, [f"{number:032x}"], timeout=WAIT) == [b"x"]
+
+
+def test_the_clock(store: Store) -> None:
+    """The store's clock is in milliseconds since 1970, and does not stand still."""
+    first = store.time_ms(timeout=WAIT)
+    assert abs(first / 1000 - time.time()) < 60
+    deadline = time.monotonic() + WAIT
+    while store.time_ms(timeout=WAIT) <= first and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert store.time_ms(timeout=WAIT) > first
+
+
+def test_pins(backend: Backend, store: Store, keys: Keys) -> None:
+    """Pins are read back by name, as `pin` of a later issue and an operator write them: C104."""
+    if isinstance(store, MemoryStore):
+        store._set(keys.pins, {"best": Version(1, 3), "ä/1": Version(2**64 - 1, 1)}, 100)
+    else:
+        run(store, ("HSET", keys.pins, "best", "1-3", "ä/1", f"{2**64 - 1}-1"))
+    assert store.pins(keys, timeout=WAIT) == {
+        "best": Version(1, 3),
+        "ä/1": Version(2**64 - 1, 1),
+    }
+
+
+def test_it_says_what_it_is(store: Store) -> None:
+    """A store describes itself and its server in words: C13."""
+    assert store.describe()
+    assert store.server_facts(timeout=WAIT)
+
+
+def test_usable_after_close(store: Store, keys: Keys) -> None:
+    """A closed store connects anew, and nothing was lost."""
+    append(store, keys, Version(1, 1))
+    store.close()
+    store.close()
+    assert listed(store, keys) == [Version(1, 1)]
+
+
+def test_from_several_threads(backend: Backend, store: Store, keys: Keys) -> None:
+    """Threads that share one handle each get the answers to their own questions."""
+    blobs = {f"{i:032x}": b"%d" % i for i in range(4)}
+    store.put_blobs(keys, blobs, **TTL)
+    wrong: list[object] = []
+
+    def ask(digest: str, expected: bytes) -> None:
+        for _ in range(10 if backend.name.startswith("fake-tcp") else 100):
+            if store.get_blobs(keys, [digest], timeout=WAIT) != [expected]:
+                wrong.append(digest)
+
+    threads = [threading.Thread(target=ask, args=item) for item in blobs.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert wrong == []
+
+
+def test_of_writers_that_race_one_wins(backend: Backend, keys: Keys) -> None:
+    """Of several handles that announce the same version at once exactly one succeeds: C15."""
+    count = 4
+    barrier = threading.Barrier(count)
+    outcomes: list[str] = []
+
+    def race(store: Store) -> None:
+        store.time_ms(timeout=WAIT)  # connected
+        barrier.wait(WAIT)
+        try:
+            append(store, keys, Version(7, 7))
+            outcomes.append("stored")
+        except NotNewerError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=race, args=(backend.open(),)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert sorted(outcomes) == ["refused"] * (count - 1) + ["stored"]
+
+
+def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
+    """No key of a namespace is immortal; each announcement refreshes the small ones: C30, C67."""
+    store.put_blobs(keys, {"a" * 32: b"x"}, ttl_s=50, timeout=WAIT)
+    store.append(keys, Version(1, 1), b"m", ttl_s=50, timeout=WAIT)
+    store.note_reader(keys, "reader", "1-1 5", ttl_s=50, timeout=WAIT)
+    expiries = backend.expiries(keys)
+    assert set(expiries) == {keys.versions, keys.readers, keys.blob("a" * 32)}
+    assert all(0 < seconds <= 51 for seconds in expiries.values())
+    store.append(keys, Version(1, 2), b"m", ttl_s=200, timeout=WAIT)
+    later = backend.expiries(keys)
+    assert later[keys.versions] > 100
+    assert later[keys.readers] > 100
+    assert later[keys.blob("a" * 32)] <= 51
+    store.refresh(keys, ["a" * 32], ttl_s=500, timeout=WAIT)
+    later = backend.expiries(keys)
+    assert later[keys.versions] > 250
+    assert later[keys.blob("a" * 32)] > 250
+
+
+def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
+    """After its time a namespace is empty again; what was refreshed in time is not: C67."""
+    if backend.name.endswith(("resp3", "-tcp")):
+        pytest.skip("expiry does not depend on how one connects")
+    gone = Keys(keys.namespace + "/gone")
+    for each in (gone, keys):
+        store.put_blobs(each, {"a" * 32: b"x"}, ttl_s=1, timeout=WAIT)
+        store.append(each, Version(1, 1), b"m", ttl_s=1, timeout=WAIT)
+    store.refresh(keys, ["a" * 32], ttl_s=100, timeout=WAIT)
+    deadline = time.monotonic() + WAIT
+    while store.newest(gone, timeout=WAIT) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while store.get_blobs(gone, ["a" * 32], timeout=WAIT) != [None] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert backend.expiries(gone) == {}
+    assert listed(store, keys) == [Version(1, 1)]
+    assert store.get_blobs(keys, ["a" * 32], timeout=WAIT) == [b"x"]
+    append(store, gone, Version(1, 1))  # an expired namespace begins anew

@@ -1,0 +1,110 @@
+"""What README and docs say is so: code runs, commands and links exist, settings are complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from redis_state_sync import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def run(code: str, tmp_path: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_DEDUP_LOGS": "0"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_readme_rllib_example(tmp_path: Path) -> None:
+    """The README's ten lines train, and print the version that was published last."""
+    (code,) = (c for c in code_blocks("README.md", "python") if "with_redis_state" in c)
+    # Only what Ray needs on a small machine is added.
+    small = "include_dashboard=False, num_cpus=4, object_store_memory=200_000_000"
+    start = f"import ray; ray.init({small})\n"
+    output = run(start + code, tmp_path)
+    assert re.search(r"^\d{13}-\d+ [\d.e-]+$", output, re.M), output
+
+
+def test_readme_core_example(tmp_path: Path) -> None:
+    """The README's lines without RLlib run, without Ray and torch, and print what was published."""
+    (code,) = (c for c in code_blocks("README.md", "python") if "StatePublisher" in c)
+    check = "\nimport sys; assert not {'ray', 'torch'} & sys.modules.keys()"
+    assert re.search(r"^\d{13}-1 \{'w': array", run(code + check, tmp_path))
+
+
+def test_readme_commands_exist() -> None:
+    """Every make target that README names is one of the Makefile's."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M))
+    assert {"demo", "test", "demo-core", "test-fast"} <= named
+    for target in named:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    """Every relative link leads to a file, and every anchor to a heading."""
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.M)
+            slugs = {re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in headings}
+            assert anchor in slugs, target
+
+
+def test_settings_table() -> None:
+    """The table of settings has each of them, in order, with its default."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), re.M
+    )
+    expected = [(f.name, repr(f.default)) for f in dataclasses.fields(Settings)]
+    assert rows == expected
+
+
+def test_result_keys_are_documented() -> None:
+    """Every key of the results is in docs/metrics.md, and the page names no other."""
+    source = (ROOT / "src/redis_state_sync/rllib/metrics.py").read_text()
+    exported = set(re.findall(r'"(\w+)": ', source)) | set(
+        re.findall(r'_(?:mean|count|last)\("(\w+)"', source)
+    )
+    text = (ROOT / "docs/metrics.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", text, re.M)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert documented == exported
+
+
+def test_adrs_are_numbered() -> None:
+    """Decision records are numbered without gaps and say context, decision and consequences."""
+    records = sorted((ROOT / "docs/adr").glob("*.md"))
+    assert [int(r.name[:4]) for r in records] == list(range(1, len(records) + 1))
+    for record in records:
+        for part in ("**Context.**", "**Decision.**", "**Consequences.**"):
+            assert part in record.read_text(), record.name

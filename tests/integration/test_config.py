@@ -1,0 +1,176 @@
+"""Settings travel with an AlgorithmConfig through everything that RLlib and Tune do to it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import cloudpickle
+import pytest
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from redis_state_sync import Settings, SettingsError
+from redis_state_sync.rllib import (
+    RedisAPPOConfig,
+    RedisIMPALAConfig,
+    RedisMultiAgentEnvRunner,
+    RedisPPOConfig,
+    RedisSingleAgentEnvRunner,
+    RedisStateConfigMixin,
+    with_redis_state,
+)
+from redis_state_sync.rllib.hooks import on_algorithm_init, on_train_result
+
+URL = "redis://store.example:6379/0"
+CONFIGS = [PPOConfig, APPOConfig, IMPALAConfig, DQNConfig]
+
+
+def assert_attached(config: Any, **settings: Any) -> None:
+    assert config.redis_state_settings == Settings(**{"url": URL, **settings})
+    assert config.env_runner_cls is RedisSingleAgentEnvRunner
+    assert config.use_env_runner_state_server is False
+    assert on_algorithm_init in config.callbacks_on_algorithm_init
+    assert on_train_result in config.callbacks_on_train_result
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_in_place_for_any_config(config_class: Any) -> None:
+    """with_redis_state changes the very config that it is given, of any algorithm."""
+    config = config_class().environment("CartPole-v1")
+    assert with_redis_state(config, URL, namespace="n", history=2) is config
+    assert isinstance(config, config_class)
+    assert_attached(config, namespace="n", history=2)
+    # Twice is as good as once.
+    assert_attached(with_redis_state(config, URL))
+    assert len(config.callbacks_on_algorithm_init) == 1
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+@pytest.mark.parametrize(
+    "travel",
+    [
+        lambda c: c.copy(),
+        copy.deepcopy,
+        lambda c: pickle.loads(cloudpickle.dumps(c)),
+        lambda c: AlgorithmConfig.from_state(c.get_state()),
+        lambda c: AlgorithmConfig.from_state(pickle.loads(cloudpickle.dumps(c.get_state()))),
+        lambda c: type(c).from_dict(c.to_dict()),
+        lambda c: c.algo_class.get_default_config().update_from_dict(c.to_dict()),  # Tune's way
+    ],
+    ids=["copy", "deepcopy", "pickle", "state", "checkpoint", "from_dict", "tune"],
+)
+def test_travels(config_class: Any, travel: Any) -> None:
+    """Settings, EnvRunner class and hooks survive every way in which a config travels. C89 C91"""
+    config = with_redis_state(config_class().environment("CartPole-v1"), URL)
+    travelled = travel(config)
+    assert_attached(travelled)
+    travelled.validate()
+    travelled.freeze()
+    assert_attached(travelled)
+
+
+def test_evaluation_config() -> None:
+    """The config for evaluation has the same settings; overrides of others leave them alone."""
+    config = with_redis_state(PPOConfig().environment("CartPole-v1"), URL).evaluation(
+        evaluation_interval=1, evaluation_config=RedisPPOConfig.overrides(explore=False)
+    )
+    evaluation = config.get_evaluation_config_object()
+    evaluation.validate()
+    assert_attached(evaluation)
+    assert evaluation.explore is False
+
+
+@pytest.mark.parametrize("config_class", [RedisPPOConfig, RedisIMPALAConfig, RedisAPPOConfig])
+def test_fluent(config_class: Any) -> None:
+    """.redis_state() changes what it is given and keeps the rest; built when validated."""
+    config = config_class().redis_state(url=URL, history=7).redis_state(namespace="n")
+    config.environment("CartPole-v1").validate()
+    assert_attached(config, history=7, namespace="n")
+
+
+def test_from_dict_and_overrides() -> None:
+    """A dict of settings in from_dict, overrides or Tune's param_space is as good as Settings."""
+    config = RedisAPPOConfig.from_dict({"redis_state_settings": {"url": URL}, "env": "CartPole-v1"})
+    config.validate()
+    assert_attached(config)
+    overrides = RedisAPPOConfig.overrides(redis_state_settings={"url": URL, "history": 9})
+    config = RedisAPPOConfig().environment("CartPole-v1").update_from_dict(overrides)
+    config.validate()
+    assert_attached(config, history=9)
+
+
+def test_decides_late() -> None:
+    """What .multi_agent() and .callbacks() change afterwards is taken into account."""
+    config = with_redis_state(PPOConfig().environment("CartPole-v1"), URL)
+    mine: list[Any] = []
+    config.callbacks(RLlibCallback, on_algorithm_init=lambda **kw: mine.append(kw))
+    config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda *a, **k: "a")
+    assert config.to_dict()["env_runner_cls"] is RedisMultiAgentEnvRunner
+    config.validate()
+    assert config.env_runner_cls is RedisMultiAgentEnvRunner
+    assert config.callbacks_on_algorithm_init[0] is on_algorithm_init
+    assert len(config.callbacks_on_algorithm_init) == 2
+
+
+def test_own_config_class() -> None:
+    """The mixin makes a fluent class of any config class."""
+
+    class RedisDQNConfig(RedisStateConfigMixin, DQNConfig):
+        pass
+
+    config = RedisDQNConfig().redis_state(url=URL).environment("CartPole-v1")
+    config.validate()
+    assert_attached(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"url": "http://host"}, "unknown scheme"),
+        ({"url": "redis://:pw-in-url@host"}, "REDIS_STATE_SYNC_PASSWORD_FILE"),
+        ({"url": "redis://host?password=pw-in-url"}, "REDIS_STATE_SYNC_PASSWORD_FILE"),
+        ({"url": URL, "histroy": 3}, "unknown setting 'histroy'; known are .*history"),
+        ({"url": URL, "history": 0}, "history must be an int of at least 1"),
+        ({"url": URL, "namespace": "a{b}"}, "namespace 'a{b}' is not valid"),
+        ({"url": URL, "mode": "maybe"}, "mode must be"),
+    ],
+)
+@pytest.mark.parametrize("way", ["function", "fluent", "dict"])
+def test_bad_settings(way: str, settings: dict[str, Any], message: str) -> None:
+    """A bad setting is refused by name; the config is as it was, and no password is shown. C96"""
+    config = PPOConfig() if way == "function" else RedisPPOConfig()
+    before = config.to_dict()
+    ways: dict[str, Any] = {
+        "function": lambda: with_redis_state(config, **settings),
+        "fluent": lambda: config.redis_state(**settings),
+        "dict": RedisPPOConfig.from_dict({"redis_state_settings": settings}).validate,
+    }
+    with pytest.raises(SettingsError, match=message) as caught:
+        ways[way]()
+    assert "pw-in-url" not in repr(caught.value)
+    after = config.to_dict()
+    assert {k: repr(v) for k, v in after.items()} == {k: repr(v) for k, v in before.items()}
+    assert type(config) is (PPOConfig if way == "function" else RedisPPOConfig)
+
+
+def test_old_api_stack() -> None:
+    """A config of RLlib's old API stack is refused with the call that turns on the new one."""
+    config = PPOConfig().api_stack(
+        enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False
+    )
+    with pytest.raises(SettingsError, match="enable_rl_module_and_learner=True"):
+        with_redis_state(config, URL)
+
+
+def test_settings_are_plain_in_json() -> None:
+    """Tune writes params.json by falling back to str(): readable, and without secrets."""
+    config = with_redis_state(PPOConfig().environment("CartPole-v1"), URL)
+    text = json.dumps(config.to_dict(), default=str)
+    assert "redis://store.example:6379/0" in text
