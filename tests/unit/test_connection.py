@@ -305,6 +305,8 @@ def test_a_sentinel_url_makes_a_sentinel_pool() -> None:
         for s in pool.sentinel_manager.sentinels
     ]
     assert addresses == [("a", 1), ("b", 26379)]
+    # A client, unlike a connection, would retry for seconds by default: C73.
+    assert [s.get_retry().get_retries() for s in pool.sentinel_manager.sentinels] == [0, 0]
     assert (pool.service_name, pool.connection_kwargs["db"]) == ("svc", 2)
 
 

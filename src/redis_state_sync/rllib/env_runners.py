@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     class _EnvRunner(EnvRunner):
         """What the mixin needs of either EnvRunner class."""
 
-        def sample(self, **kwargs: Any) -> Any:
+        def sample(self, *args: Any, **kwargs: Any) -> Any:
             return None
 
         def set_state(self, state: dict[str, Any]) -> None: ...
@@ -94,14 +94,14 @@ class RedisEnvRunnerMixin(_EnvRunner):
         subscriber = self._redis_state_subscriber
         return subscriber.held if subscriber is not None else None
 
-    def sample(self, **kwargs: Any) -> Any:
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the newest version if it is newer, then samples as the EnvRunner does.
 
         Raises:
             StaleStateError: If `max_staleness_s` is set and exceeded.
         """
         self.refresh_redis_state()
-        return super().sample(**kwargs)
+        return super().sample(*args, **kwargs)
 
     def refresh_redis_state(self) -> None:
         """Applies the newest version if it is newer than the one this EnvRunner acts with.

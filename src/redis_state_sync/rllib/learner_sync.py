@@ -226,7 +226,8 @@ class LearnerSync:
     def _log_start(self) -> None:
         publisher = self.publisher
         start_logger.info(
-            "redis_state_sync publishes to %s (%s), namespace %r, generation %d, from version %d-1 on, "
+            "redis_state_sync publishes to %s (%s), namespace %r, generation %d, from version "
+            "%d-1 on, "
             "%s",
             publisher.store.describe(),
             publisher.store.server_facts(timeout=self._settings.connect_timeout_s),
