@@ -69,9 +69,10 @@ def run(arm: str, seed: int, steps: int) -> dict[str, Any]:
         result = algorithm.train()
         runners = result["env_runners"]
         sampled = int(runners.get("num_env_steps_sampled_lifetime", 0))
-        if runners.get("num_episodes"):
+        count = float(runners.get("num_episodes", float("nan")))
+        if count > 0:  # NaN if no episode ended.
             mean = float(runners["episode_return_mean"])
-            episodes.append((sampled, int(runners["num_episodes"]), mean))
+            episodes.append((sampled, int(count), mean))
         module = result.get("learners", {}).get("default_policy", {})
         value = float(module.get("diff_num_grad_updates_vs_sampler_policy", float("nan")))
         if value == value:

@@ -1,11 +1,13 @@
-"""The handle of one published version."""
+"""One version on its way: the handle that a caller waits on, and the job that stores it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from redis_state_sync.blobs import Blob
 from redis_state_sync.errors import (
     PublishTimeoutError,
     RedisStateSyncError,
@@ -75,3 +77,26 @@ class Publication:
     def fail(self, error: RedisStateSyncError) -> None:
         """An attempt failed. The caller holds the condition."""
         self._error = error
+
+
+@dataclass(frozen=True)
+class Job:
+    """A version that waits to be stored, and who waits for it."""
+
+    version: Version
+    blobs: Mapping[str, Blob]
+    weights_seq_no: int | None
+    only_if_changed: bool
+    waiting: list[Publication] = field(default_factory=list)
+
+
+@dataclass
+class PublisherStats:
+    """Totals since the publisher was made. Bytes are of blobs, seconds of whole publishes."""
+
+    publishes: int = 0
+    dropped: int = 0
+    bytes_sent: int = 0
+    bytes_saved: int = 0
+    last_seconds: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)

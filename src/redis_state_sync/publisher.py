@@ -8,17 +8,16 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
 from redis_state_sync.components import is_weights
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     EncodeError,
-    NotNewerError,
     RedisStateSyncError,
     SettingsError,
     StalePublisherError,
@@ -26,11 +25,9 @@ from redis_state_sync.errors import (
 )
 from redis_state_sync.events import Failed, Observer, Published, notify
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Manifest, Writer
-from redis_state_sync.publication import Publication
-from redis_state_sync.retention import Retention
+from redis_state_sync.manifest import Writer
+from redis_state_sync.publication import Job, Publication, PublisherStats
 from redis_state_sync.store import Store
-from redis_state_sync.takeover import describe_usurper, take_over
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -38,27 +35,6 @@ logger = logging.getLogger("redis_state_sync")
 # Often enough that a store which came back empty is filled within two seconds.
 HEARTBEAT_S = 0.5
 _MAX_SEQ_NO = 1 << 63
-
-
-@dataclass(frozen=True)
-class _Job:
-    version: Version
-    blobs: Mapping[str, Blob]
-    weights_seq_no: int | None
-    only_if_changed: bool
-    waiting: list[Publication] = field(default_factory=list)
-
-
-@dataclass
-class PublisherStats:
-    """Totals since the publisher was made. Bytes are of blobs, seconds of whole publishes."""
-
-    publishes: int = 0
-    dropped: int = 0
-    bytes_sent: int = 0
-    bytes_saved: int = 0
-    last_seconds: float = 0.0
-    failures: dict[str, int] = field(default_factory=dict)
 
 
 class StatePublisher:
@@ -104,22 +80,22 @@ class StatePublisher:
         self.keys = Keys(namespace)
         self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
         self.stats = PublisherStats()
-        self._ttl_s = ttl_s
-        self._timeout_s = transfer_timeout_s
-        self._probe_timeout_s = connect_timeout_s
         self._heartbeat_s = heartbeat_s
         self._observers = tuple(observers)
-        self._retention = Retention(store, self.keys, history)
-        self.generation = 0
-        claim = take_over(store, self.keys, self.writer, ttl_s=ttl_s, timeout=connect_timeout_s)
-        self._retention.load(timeout=connect_timeout_s)
-        self.generation = claim.generation
+        self._announcer = Announcer(
+            store,
+            self.keys,
+            self.writer,
+            history=history,
+            ttl_s=ttl_s,
+            probe_timeout_s=connect_timeout_s,
+            transfer_timeout_s=transfer_timeout_s,
+        )
         self._number = 0
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
-        self._stored: tuple[Version, Manifest] | None = None
         self._changed = threading.Condition()
-        self._pending: _Job | None = None
+        self._pending: Job | None = None
         self._busy = False
         self._in_flight: list[Publication] = []
         self._cooldown = Cooldown()
@@ -131,7 +107,7 @@ class StatePublisher:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"StatePublisher({self.keys.namespace!r}, generation {self.generation})"
+        return f"StatePublisher({self.keys.namespace!r})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -140,9 +116,15 @@ class StatePublisher:
         )
 
     @property
+    def generation(self) -> int:
+        """The generation that this learner claimed."""
+        return self._announcer.generation
+
+    @property
     def last_version(self) -> Version | None:
         """The newest version that is stored, or None."""
-        return self._stored[0] if self._stored else None
+        last = self._announcer.last
+        return last.version if last else None
 
     @property
     def healthy(self) -> bool:
@@ -154,6 +136,7 @@ class StatePublisher:
         components: Mapping[str, Any],
         *,
         weights_seq_no: int | None = None,
+        remove: Collection[str] = (),
         only_if_changed: bool = False,
     ) -> Publication:
         """Publishes in the background. The latest state wins: one still waiting is replaced.
@@ -163,6 +146,7 @@ class StatePublisher:
                 before this returns. Components that are absent keep what they had.
             weights_seq_no: RLlib's counter of gradient updates, an int in [0, 2**63), or None to
                 keep the last one.
+            remove: Names of components to leave out from now on.
             only_if_changed: Announce no new version if everything is as in the newest one.
 
         Returns:
@@ -191,7 +175,8 @@ class StatePublisher:
         }
         with self._changed:
             self._check_usable()
-            self._latest = {**self._latest, **encoded}
+            kept = {n: b for n, b in self._latest.items() if n not in remove}
+            self._latest = {**kept, **encoded}
             if weights_seq_no is not None:
                 self._weights_seq_no = weights_seq_no
             return self._enqueue(only_if_changed)
@@ -250,7 +235,7 @@ class StatePublisher:
             self.stats.dropped += 1
             waiting += self._pending.waiting
             only_if_changed = only_if_changed and self._pending.only_if_changed
-        self._pending = _Job(
+        self._pending = Job(
             version, dict(self._latest), self._weights_seq_no, only_if_changed, waiting
         )
         self._changed.notify_all()
@@ -283,7 +268,7 @@ class StatePublisher:
                 self._attempt_call("heartbeat", self._heartbeat)
             next_beat = time.monotonic() + self._heartbeat_s
 
-    def _attempt(self, job: _Job) -> None:
+    def _attempt(self, job: Job) -> None:
         stored: list[Version] = []
         error = self._attempt_call("publish", lambda: stored.append(self._store_job(job)))
         with self._changed:
@@ -340,96 +325,36 @@ class StatePublisher:
             logger.warning("%s failed, will be tried again: %s", operation, error)
         notify(self._observers, Failed(operation, error.category, str(error)))
 
-    def _store_job(self, job: _Job) -> Version:
+    def _store_job(self, job: Job) -> Version:
+        announcer = self._announcer
+        if job.only_if_changed:
+            same = announcer.published(job.blobs, job.weights_seq_no)
+            if same is not None:
+                return same
         started = time.monotonic()
-        manifest = Manifest(
-            writer=self.writer,
-            time_ms=time.time_ns() // 1_000_000,
-            components={name: blob.component for name, blob in job.blobs.items()},
-            weights_seq_no=job.weights_seq_no,
-        )
-        last = self._stored
-        if (
-            job.only_if_changed
-            and last is not None
-            and last[1].components == manifest.components
-            and last[1].weights_seq_no == manifest.weights_seq_no
-        ):
-            return last[0]
-        sent, saved = self._upload(job.blobs.values())
-        self._announce(job.version, manifest)
+        stored = announcer.announce(job.version, job.blobs, job.weights_seq_no)
         seconds = time.monotonic() - started
-        self._stored = (job.version, manifest)
-        self.stats.publishes += 1
-        self.stats.bytes_sent += sent
-        self.stats.bytes_saved += saved
-        self.stats.last_seconds = seconds
-        notify(self._observers, Published(job.version, sent, saved, seconds))
-        try:
-            self._retention.keep(job.version, manifest, timeout=self._timeout_s)
-        except StoreError as error:
-            # The version is out; what was not dropped now is dropped next time, or expires.
-            self._note_failure("retain", error)
-        return job.version
-
-    def _upload(self, blobs: Iterable[Blob]) -> tuple[int, int]:
-        """Refreshes what the store has and sends what it lacks: a wiped or evicted store heals."""
-        pieces = {digest: data for blob in blobs for digest, data in blob.pieces()}
-        deadline = time.monotonic() + self._timeout_s
-        missing = self.store.refresh(
-            self.keys, list(pieces), ttl_s=self._ttl_s, timeout=self._timeout_s
+        stats = self.stats
+        stats.publishes += 1
+        stats.bytes_sent += stored.bytes_sent
+        stats.bytes_saved += stored.bytes_saved
+        stats.last_seconds = seconds
+        notify(
+            self._observers,
+            Published(stored.version, stored.bytes_sent, stored.bytes_saved, seconds),
         )
-        to_send = {digest: data for digest, data in pieces.items() if digest in missing}
-        if to_send:
-            self.store.put_blobs(
-                self.keys,
-                to_send,
-                ttl_s=self._ttl_s,
-                timeout=max(0.001, deadline - time.monotonic()),
-            )
-        sent = sum(len(data) for data in to_send.values())
-        return sent, sum(len(data) for data in pieces.values()) - sent
-
-    def _announce(self, version: Version, manifest: Manifest) -> None:
         try:
-            self.store.append(
-                self.keys, version, manifest.encode(), ttl_s=self._ttl_s, timeout=self._timeout_s
-            )
-        except NotNewerError as error:
-            (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
-            # Our own id on top means that an earlier try was stored and its reply lost.
-            if top is None:
-                raise  # Wiped in between, so nobody took over: it is tried again.
-            if top.version != version:
-                raise StalePublisherError(
-                    describe_usurper(self.store, self.keys, self.generation, top)
-                ) from error
+            announcer.retain(stored)
+        except StoreError as error:
+            self._note_failure("retain", error)  # The version is out all the same.
+        return stored.version
 
     def _heartbeat(self) -> None:
-        newest = self.store.newest(self.keys, timeout=self._probe_timeout_s)
-        if newest and newest[0].version.generation > self.generation:
-            raise StalePublisherError(
-                describe_usurper(self.store, self.keys, self.generation, newest[0])
-            )
-        if self._stored is None:
-            return
-        version, manifest = self._stored
-        lost = not newest or newest[0].version < version
-        if not lost:
-            lost = bool(
-                self.store.refresh(
-                    self.keys,
-                    list(manifest.digests()) + self._retention.other_digests(manifest),
-                    ttl_s=self._ttl_s,
-                    timeout=self._probe_timeout_s,
-                )
-                & manifest.digests().keys()
-            )
-        if lost:
+        if self._announcer.look_after():
             logger.warning(
                 "%s lost version %s of namespace %r: publishing it again",
                 self.store.describe(),
-                version,
+                self.last_version,
                 self.keys.namespace,
             )
             with self._changed:

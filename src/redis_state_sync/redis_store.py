@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
 
-from redis_state_sync.connection import Connector, Pool, make_pool, remaining, set_timeout
+from redis_state_sync.connection import Pool, make_pool, remaining
 from redis_state_sync.credentials import load_provider
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
     StoreError,
     StoreReplyError,
-    StoreTimeoutError,
     StoreUnavailableError,
     VersionError,
 )
+from redis_state_sync.exchange import Command, Exchange
 from redis_state_sync.keys import Keys
-from redis_state_sync.redis_errors import reply_error, shown, translated
-from redis_state_sync.resp import pack
+from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import Entry
 from redis_state_sync.version import Version
@@ -32,8 +29,6 @@ from redis_state_sync.version import Version
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
 _FIELD = "manifest"
-
-Command = tuple[Any, ...]
 
 
 class RedisStore:
@@ -54,12 +49,7 @@ class RedisStore:
         self._make = make
         self._where = where
         self._stall_timeout_s = stall_timeout_s
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._connector = Connector(self._make, self._where)
+        self._exchange = Exchange(make, where)
 
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
@@ -90,7 +80,7 @@ class RedisStore:
 
     def close(self) -> None:
         """Closes the connection. The store can be used again; it connects anew."""
-        self._connector.close()
+        self._exchange.close()
 
     def server_facts(self, *, timeout: float) -> str:
         """Kind and version of the server; the right to INFO is not needed."""
@@ -249,58 +239,10 @@ class RedisStore:
         stall: float | None = None,
         check: bool = True,
     ) -> list[Any]:
-        """Sends commands in one go and reads a reply to each, within `timeout` seconds in all.
-
-        A connection that the server closed in the meantime is replaced once; every command is
-        safe to repeat.
-        """
-        packed = [chunk for command in commands for chunk in pack(*command)]
-        deadline = time.monotonic() + timeout
-        if self._pid != os.getpid():
-            self._begin()  # The fork may have copied the lock while another thread held it.
-        # A poll must not wait out the upload of another thread.
-        if not self._lock.acquire(timeout=timeout):
-            raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
-        try:
-            while True:
-                fresh = True
-                connection = None
-                try:
-                    connection, fresh = self._connector.acquire(remaining(deadline))
-                    replies = self._exchange(connection, packed, len(commands), deadline, stall)
-                except BaseException as error:
-                    if connection is not None:
-                        connection.disconnect()
-                    if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
-                        continue
-                    if isinstance(error, StoreError) or not isinstance(error, Exception):
-                        raise
-                    raise translated(error, operation, self._where) from shown(error)
-                self._connector.release(connection)
-                break
-        finally:
-            self._lock.release()
+        """The replies to some commands; with `check`, an error reply raises."""
+        replies = self._exchange.run(operation, commands, timeout, stall=stall)
         if check:
             self._check(operation, replies)
-        return replies
-
-    def _exchange(
-        self,
-        connection: Any,
-        packed: list[Any],
-        count: int,
-        deadline: float,
-        stall: float | None,
-    ) -> list[Any]:
-        set_timeout(connection, _patience(deadline, stall))
-        connection.send_packed_command(packed, check_health=False)
-        replies: list[Any] = []
-        for _ in range(count):
-            set_timeout(connection, _patience(deadline, stall))
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except redis.ResponseError as error:
-                replies.append(error)  # An error reply leaves the connection in order.
         return replies
 
     def _check(self, operation: str, replies: Iterable[Any]) -> None:
@@ -333,13 +275,6 @@ class _PoolFactory:
 
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
-
-
-def _patience(deadline: float, stall: float | None) -> float:
-    left = remaining(deadline)
-    if left <= 0:
-        raise redis.TimeoutError("no time left")
-    return left if stall is None else min(left, stall)
 
 
 def _whole(seconds: float) -> int:

@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis_state_sync.decisions import Cooldown, choose
@@ -17,7 +17,6 @@ from redis_state_sync.errors import (
     BlobMissingError,
     CodecError,
     DecodeError,
-    IntegrityError,
     RedisStateSyncError,
     SettingsError,
     StaleStateError,
@@ -25,8 +24,9 @@ from redis_state_sync.errors import (
     StorePermissionError,
 )
 from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, notify
+from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Component, Manifest, digest_of
+from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
@@ -37,7 +37,7 @@ logger = logging.getLogger("redis_state_sync")
 _LOOK_AT = 16
 # How often a superseded version is given up for the newest one within one refresh.
 _ATTEMPTS = 3
-_PROGRESS = {"_lock", "_held", "_floor", "_applied", "_fetched", "_blobs", "_cooldown", "_warned"}
+_PROGRESS = {"_lock", "_held", "_floor", "_applied", "_fetcher", "_cooldown", "_warned"}
 
 
 class StateSubscriber:
@@ -99,8 +99,7 @@ class StateSubscriber:
         self._held: Version | None = None
         self._floor: Version | None = None
         self._applied: dict[str, Component] = {}
-        self._fetched: dict[str, Component] = {}
-        self._blobs: dict[str, bytes | bytearray] = {}
+        self._fetcher = Fetcher(self.store, self.keys)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True
@@ -127,9 +126,14 @@ class StateSubscriber:
         return self._answers > 0 and self._floor is None and self._held is None
 
     def forget(self) -> None:
-        """The receiver's state was changed from outside: fetch and apply the newest again."""
+        """The receiver's state was changed from outside: fetch and apply the newest again.
+
+        The newest may be the one that was held, and never an older one.
+        """
         with self._lock:
-            self._held = self._floor = None
+            if self._held is not None:
+                self._floor = Version(self._held.generation, self._held.number - 1)
+            self._held = None
             self._applied = {}
 
     def adopt(self, version: Version) -> None:
@@ -265,35 +269,9 @@ class StateSubscriber:
 
     def _fetch(self, version: Version, manifest: Manifest, timeout: float) -> Snapshot:
         started = self._clock()
-        wanted = {
-            name: component
-            for name, component in manifest.components.items()
-            if name not in self._blobs or self._fetched.get(name) != component
-        }
-        pieces = {p.digest: p.size for c in wanted.values() for p in c.pieces}
-        received = self.store.get_blobs(self.keys, list(pieces), timeout=timeout)
-        data: dict[str, bytes] = {}
-        for (digest, size), blob in zip(pieces.items(), received, strict=True):
-            if blob is None:
-                raise BlobMissingError(
-                    f"{self.store.describe()}: version {version} of namespace "
-                    f"{self.keys.namespace!r} lacks blob {digest} (superseded or evicted)"
-                )
-            if len(blob) != size or digest_of(blob) != digest:
-                raise IntegrityError(
-                    f"{self.store.describe()}: blob {digest} of version {version} is damaged"
-                )
-            data[digest] = blob
-        blobs = {n: b for n, b in self._blobs.items() if n in manifest.components}
-        for name, component in wanted.items():
-            blobs[name] = _joined([data[p.digest] for p in component.pieces])
-        self._blobs = blobs
-        self._fetched = dict(manifest.components)
+        blobs, size = self._fetcher.fetch(version, manifest, timeout=timeout)
         seconds = self._clock() - started
-        notify(
-            self._observers,
-            Fetched(version, sum(pieces.values()), self._skipped(version), seconds),
-        )
+        notify(self._observers, Fetched(version, size, self._skipped(version), seconds))
         self._note(version)
         changed = frozenset(n for n, c in manifest.components.items() if self._applied.get(n) != c)
         return Snapshot(version, manifest, blobs, changed)
@@ -360,7 +338,3 @@ class StateSubscriber:
                 f"namespace {self.keys.namespace!r} at {self.store.describe()}, held is "
                 f"{self._held}; is a learner publishing there?"
             )
-
-
-def _joined(pieces: Sequence[bytes]) -> bytes | bytearray:
-    return pieces[0] if len(pieces) == 1 else bytearray().join(pieces)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state_sync import codec
+from redis_state_sync import wire
 from redis_state_sync.codec import decode, encode, register_type
 from redis_state_sync.errors import DecodeError, EncodeError
 from tests.unit.trees import arrays, dtypes, identical, trees
@@ -190,7 +190,7 @@ def test_whatever_can_be_published_can_be_read(depth: int) -> None:
     try:
         blob = encode(tree)
     except EncodeError:
-        assert depth >= codec.MAX_DEPTH
+        assert depth >= wire.MAX_DEPTH
         return
     assert identical(tree, decode(blob))
 
@@ -218,7 +218,7 @@ def _angle(tree: Any) -> Angle:
 def registered() -> Iterator[None]:
     register_type(Angle, "test.Angle", lambda a: a.degrees, _angle)
     yield
-    del codec._encoders[Angle], codec._decoders["test.Angle"]
+    del wire.encoders[Angle], wire.decoders["test.Angle"]
 
 
 @pytest.mark.usefixtures("registered")
@@ -232,9 +232,9 @@ def test_registered_types() -> None:
 def test_a_type_that_only_the_learner_registered(registered: None) -> None:
     """A reader that lacks a registration names the type."""
     blob = encode(Angle(1.0))
-    reader = codec._decoders.pop("test.Angle")
+    reader = wire.decoders.pop("test.Angle")
     try:
         with pytest.raises(DecodeError, match=r"test\.Angle.*not registered"):
             decode(blob)
     finally:
-        codec._decoders["test.Angle"] = reader
+        wire.decoders["test.Angle"] = reader

@@ -123,7 +123,7 @@ def test_a_closed_connection_is_replaced(redis_state_fake_server: FakeStateServe
     """A connection that the server closed meanwhile is replaced within the same call."""
     store = open_store(redis_state_fake_server.url)
     store.time_ms(timeout=WAIT)
-    store._connector._idle._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+    store._exchange._connector._idle._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
     assert store.time_ms(timeout=WAIT) > 0
     store.close()
     assert store.time_ms(timeout=WAIT) > 0  # and after close() it connects anew
@@ -164,7 +164,7 @@ def test_connecting_goes_on_in_the_background() -> None:
         store = open_store(f"{url}/1", connect_timeout_s=WAIT)
         with pytest.raises(errors.StoreTimeoutError, match="still connecting"):
             store.time_ms(timeout=0.05)
-        attempt = store._connector._attempt  # type: ignore[attr-defined]
+        attempt = store._exchange._connector._attempt  # type: ignore[attr-defined]
         go_on.set()
         attempt.result(WAIT)
         assert store.time_ms(timeout=WAIT) == 5000
@@ -220,7 +220,7 @@ def test_fork(redis_state_server: EmbeddedServer) -> None:
     keys = {i: Keys(f"n{i}") for i in (0, 1)}
     for i in (0, 1):
         store.append(keys[i], Version(i + 1, 1), b"m%d" % i, ttl_s=60, timeout=WAIT)
-    connection = store._connector._idle  # type: ignore[attr-defined]
+    connection = store._exchange._connector._idle  # type: ignore[attr-defined]
 
     def poll(i: int) -> None:
         for _ in range(300):
@@ -233,7 +233,7 @@ def test_fork(redis_state_server: EmbeddedServer) -> None:
     parent.join(WAIT)
     assert child == [0]
     poll(0)
-    assert store._connector._idle is connection  # type: ignore[attr-defined]
+    assert store._exchange._connector._idle is connection  # type: ignore[attr-defined]
     store.close()
 
 
@@ -242,7 +242,7 @@ def test_fork_while_another_thread_holds_the_store(redis_state_server: EmbeddedS
     """A child forked in the middle of a call is not locked out of the store for ever: C90."""
     store = open_store(redis_state_server.url)
     store.time_ms(timeout=WAIT)
-    with store._lock:  # type: ignore[attr-defined]
+    with store._exchange._lock:  # type: ignore[attr-defined]
         assert in_child(lambda: store.time_ms(timeout=10.0) and None) == 0
 
 
@@ -251,7 +251,7 @@ def test_pickle_travels_without_connection(redis_state_server: EmbeddedServer) -
     store = open_store(redis_state_server.url)
     store.time_ms(timeout=WAIT)
     other = pickle.loads(pickle.dumps(store))
-    assert other._connector._idle is None
+    assert other._exchange._connector._idle is None
     assert other.time_ms(timeout=WAIT) > 0
     other.close()
     store.close()

@@ -41,10 +41,12 @@ def test_read_your_writes(store: ScriptedStore) -> None:
 
 
 def test_publish_does_not_wait(store: ScriptedStore) -> None:
-    """Publishing returns a handle at once, also while the store hangs: C2, C71."""
+    """Publishing returns a handle at once; a version is announced after its blobs: C2, C16, C71."""
     with publishing(store) as publisher:
         with store.paused("put_blobs"):
             handle = publisher.publish(state(1))
+            store.wait_for_calls("put_blobs", 1)
+            assert Reader(store).subscriber.poll() is None
             assert handle.stored is None
             assert publisher.last_version is None
         assert handle.wait(WAIT) == publisher.last_version == handle.version

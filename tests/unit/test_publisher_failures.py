@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from redis_state_sync import (
     Version,
     errors,
 )
+from redis_state_sync.decisions import Cooldown
 from redis_state_sync.events import Event, Failed
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest, Writer
@@ -77,6 +79,33 @@ def test_it_comes_back_by_itself(store: ScriptedStore) -> None:
         publisher.publish(state(1))
         store.wait_for_calls("append", 2)  # the claim, then the third try
         assert publisher.flush(WAIT) == Version(publisher.generation, 1)
+
+
+def test_who_waits_need_not_sit_out_the_cool_down(store: ScriptedStore) -> None:
+    """Waiting for a version makes the publisher try at once, however long it would have waited."""
+    with publishing(store) as publisher:
+        store.fail_next("refresh", DOWN)
+        handle = publisher.publish(state(1))
+        with pytest.raises(StoreError):
+            handle.wait(WAIT, fail_fast=True)
+        for wait in (handle.wait, publisher.flush):
+            with publisher._changed:
+                publisher._cooldown = Cooldown(1, time.monotonic() + 3600)
+            if wait == publisher.flush:
+                publisher.publish(state(2))
+            assert wait(WAIT) == publisher.last_version
+
+
+def test_a_failed_state_gives_way_to_the_one_behind_it(store: ScriptedStore) -> None:
+    """Who waits for a state that failed is served by the newer one that was waiting: C1."""
+    with publishing(store) as publisher:
+        with store.paused("put_blobs"):
+            first = publisher.publish(state(1))
+            store.wait_for_calls("put_blobs", 1)
+            second = publisher.publish(state(2))
+            store.fail_next("put_blobs", DOWN)
+        assert first.wait(WAIT) == second.wait(WAIT) == second.version
+        assert (publisher.stats.dropped, publisher.stats.publishes) == (1, 1)
 
 
 def test_wait_times_out(store: ScriptedStore) -> None:
@@ -248,6 +277,7 @@ def test_a_store_wiped_during_the_refusal_is_no_take_over(store: ScriptedStore) 
         wipe(store)
         handle = publisher.publish(state(1))
         assert handle.wait(WAIT) == handle.version
+        assert publisher.stats.failures == {"fenced": 1}
         publisher.publish(state(2)).wait(WAIT)
 
 

@@ -39,7 +39,7 @@ def run_demo(options: Options) -> int:
             console.print(_starting(options), highlight=False)
             run = _make_run(options, server.url if server else str(options.url))
             stack.callback(run.close)
-            timeline = _watched(console, options, run, server)
+            _watch(console, options, timeline, run, server)
     except KeyboardInterrupt:
         interrupted = True
     except RedisStateSyncError as error:
@@ -65,11 +65,11 @@ def _make_run(options: Options, url: str) -> Run:
     return RllibRun(options, url)
 
 
-def _watched(
-    console: Console, options: Options, run: Run, server: EmbeddedServer | None
-) -> Timeline:
+def _watch(
+    console: Console, options: Options, timeline: Timeline, run: Run, server: EmbeddedServer | None
+) -> None:
     view = make_view(console, options, _facts(run.publisher))
-    session = Session(options, view, server)
+    session = Session(options, timeline, view, server)
     with view, _own_logs_shown(NoteLogs(view, time.time())):
         session.begin()
         try:
@@ -79,7 +79,6 @@ def _watched(
             raise
         finally:
             session.end()
-    return session.timeline
 
 
 def _facts(publisher: StatePublisher) -> list[str]:

@@ -18,10 +18,10 @@ NUM_ENV_RUNNERS = 2
 _TTL_S = 600.0
 
 _ASYNC: dict[str, Any] = {
-    "lr": 0.0005,
+    "lr": 0.001,
     "train_batch_size_per_learner": 500,
     "vf_loss_coeff": 0.05,
-    "entropy_coeff": 0.005,
+    "entropy_coeff": 0.0,
     "grad_clip": 20.0,
 }
 _TRAINING: dict[str, tuple[type[AlgorithmConfig], dict[str, Any]]] = {
@@ -55,7 +55,7 @@ def rllib_config(algo: str, env: str, seed: int) -> AlgorithmConfig:
         .environment(env)
         .env_runners(
             num_env_runners=NUM_ENV_RUNNERS,
-            num_envs_per_env_runner=2,
+            num_envs_per_env_runner=4,
             rollout_fragment_length="auto" if algo == "ppo" else 50,
         )
         .learners(num_learners=0)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_state_sync.demo.options import Options
+from redis_state_sync.demo.quiet import stderr_kept
 from redis_state_sync.demo.session import Session
 from redis_state_sync.demo.timeline import EpisodeWindow, Sample
 from redis_state_sync.publisher import StatePublisher
@@ -76,9 +77,10 @@ class RllibRun:
         self._algorithm: Any = None
         try:
             config = make_config(options, url)
-            start_ray()
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            self._algorithm = config.build_algo()
+            with stderr_kept():
+                start_ray()
+                self._algorithm = config.build_algo()
+            logging.getLogger("ray.rllib").setLevel(logging.ERROR)
             self._readers = _Readers(self._algorithm)
         except BaseException:
             self.close()
@@ -144,7 +146,7 @@ class RllibRun:
             dropped=stats.dropped,
             pushes=self._algorithm.redis_state_sync.num_pushes,
             failures={
-                **{f"EnvRunners: {name}": count for name, count in results.failures.items()},
+                **{f"EnvRunners: {name}": count for name, count in dict(results.failures).items()},
                 **{f"learner: {name}": count for name, count in dict(stats.failures).items()},
             },
         )
@@ -157,28 +159,32 @@ class _Results:
     env_steps: int = 0
     staleness: float | None = None
     window: EpisodeWindow = field(default_factory=lambda: EpisodeWindow(_EPISODES))
-    times: Mapping[str, float] = field(default_factory=dict)
-    failures: Mapping[str, int] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
 
     def update(self, result: Mapping[str, Any]) -> None:
         """Takes in one result."""
         runners = result.get(ENV_RUNNER_RESULTS, {})
-        self.env_steps = int(runners.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, self.env_steps))
-        episodes = runners.get(NUM_EPISODES, 0)
-        if episodes:
-            self.window.add(int(episodes), float(runners.get(EPISODE_RETURN_MEAN, math.nan)))
+        self.env_steps = int(_finite(runners, NUM_ENV_STEPS_SAMPLED_LIFETIME) or self.env_steps)
+        episodes, mean = _finite(runners, NUM_EPISODES), _finite(runners, EPISODE_RETURN_MEAN)
+        if episodes is not None and mean is not None:
+            self.window.add(int(episodes), mean)
         ours = runners.get("redis_state", {})
-        timers = {name: float(ours.get(name, math.nan)) for name in ("poll_timer", "fetch_timer")}
-        self.times = {
-            **self.times,
-            **{name: seconds for name, seconds in timers.items() if math.isfinite(seconds)},
-        }
-        failures = {n: int(count) for n, count in ours.get("num_failures_lifetime", {}).items()}
-        self.failures = {**self.failures, **failures}
+        for name in ("poll_timer", "fetch_timer"):
+            seconds = _finite(ours, name)
+            if seconds is not None:
+                self.times[name] = seconds
+        for name, count in ours.get("num_failures_lifetime", {}).items():
+            self.failures[name] = int(count)
         for module in result.get(LEARNER_RESULTS, {}).values():
-            value = float(module.get(_STALENESS, math.nan)) if isinstance(module, Mapping) else 0.0
-            if math.isfinite(value) and _STALENESS in module:
-                self.staleness = value
+            value = _finite(module, _STALENESS) if isinstance(module, Mapping) else None
+            self.staleness = self.staleness if value is None else value
+
+
+def _finite(results: Mapping[str, Any], name: str) -> float | None:
+    """RLlib leaves out what was not logged, or puts NaN for it."""
+    value = float(results.get(name, math.nan))
+    return value if math.isfinite(value) else None
 
 
 class _Readers:

@@ -40,13 +40,16 @@ class Session:
 
     Args:
         options: What the user asked for.
+        timeline: Where to keep what is seen.
         view: Shows it.
         server: The server, if it is ours.
     """
 
-    def __init__(self, options: Options, view: View, server: EmbeddedServer | None) -> None:
+    def __init__(
+        self, options: Options, timeline: Timeline, view: View, server: EmbeddedServer | None
+    ) -> None:
         self.options = options
-        self.timeline = Timeline()
+        self.timeline = timeline
         self._view = view
         self._server = server
         self._chaos: Chaos | None = None

@@ -1,0 +1,184 @@
+"""What a publisher does to the store: take over, upload and announce, look after what is there."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from redis_state_sync.blobs import Blob
+from redis_state_sync.errors import NotNewerError, StalePublisherError
+from redis_state_sync.keys import Keys
+from redis_state_sync.manifest import Manifest, Writer
+from redis_state_sync.retention import Retention
+from redis_state_sync.store import Store
+from redis_state_sync.takeover import describe_usurper, take_over
+from redis_state_sync.version import Version
+
+logger = logging.getLogger("redis_state_sync")
+
+# How many blobs one look after the store asks for, unless their expiry leaves no time for so few.
+_LOOK_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A stored version. Bytes are of blobs: sent, and left out because the store has them."""
+
+    version: Version
+    manifest: Manifest
+    bytes_sent: int
+    bytes_saved: int
+
+
+class Announcer:
+    """One generation of a namespace. No threads: every method does its work and returns.
+
+    Args:
+        store: Where to publish.
+        keys: Of which namespace.
+        writer: Who publishes.
+        history: How many of the newest versions to keep.
+        ttl_s: Seconds until what is not refreshed expires.
+        probe_timeout_s: Most seconds for taking over and for looking after the store.
+        transfer_timeout_s: Most seconds for storing one version.
+
+    Raises:
+        StoreError: If the namespace can not be taken over.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        writer: Writer,
+        *,
+        history: int,
+        ttl_s: float,
+        probe_timeout_s: float,
+        transfer_timeout_s: float,
+    ) -> None:
+        self.store = store
+        self.keys = keys
+        self.writer = writer
+        self.retention = Retention(store, keys, history)
+        self._ttl_s = ttl_s
+        self._probe_timeout_s = probe_timeout_s
+        self._timeout_s = transfer_timeout_s
+        self._looked_at = 0
+        self.last: Announced | None = None
+        claim = take_over(store, keys, writer, ttl_s=ttl_s, timeout=probe_timeout_s)
+        self.generation = claim.generation
+        self.retention.load(timeout=probe_timeout_s)
+
+    def announce(
+        self, version: Version, blobs: Mapping[str, Blob], weights_seq_no: int | None
+    ) -> Announced:
+        """Stores a version: first the blobs that the store lacks, then the manifest.
+
+        Raises:
+            StalePublisherError: If another learner took over.
+            StoreError: If the store fails. Nothing is announced, and it can be tried again.
+        """
+        manifest = self.describe(blobs, weights_seq_no)
+        sent, saved = self._upload(blobs.values())
+        try:
+            self.store.append(
+                self.keys, version, manifest.encode(), ttl_s=self._ttl_s, timeout=self._timeout_s
+            )
+        except NotNewerError as error:
+            (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
+            if top is None:
+                raise  # Wiped in between, so nobody took over: it is tried again.
+            # Our own id on top means that an earlier try was stored and its reply lost.
+            if top.version != version:
+                raise StalePublisherError(
+                    describe_usurper(self.store, self.keys, self.generation, top)
+                ) from error
+        self.last = Announced(version, manifest, sent, saved)
+        return self.last
+
+    def describe(self, blobs: Mapping[str, Blob], weights_seq_no: int | None) -> Manifest:
+        """The manifest of a version that consists of these blobs."""
+        return Manifest(
+            writer=self.writer,
+            time_ms=time.time_ns() // 1_000_000,
+            components={name: blob.component for name, blob in blobs.items()},
+            weights_seq_no=weights_seq_no,
+        )
+
+    def published(self, blobs: Mapping[str, Blob], weights_seq_no: int | None) -> Version | None:
+        """The newest version if it consists of just this, else None."""
+        if self.last is None:
+            return None
+        newest = self.last.manifest
+        components = {name: blob.component for name, blob in blobs.items()}
+        same = newest.components == components and newest.weights_seq_no == weights_seq_no
+        return self.last.version if same else None
+
+    def retain(self, announced: Announced) -> None:
+        """Drops what a stored version pushes out.
+
+        Raises:
+            StoreError: If the store fails. What was not dropped is dropped next time, or expires.
+        """
+        self.retention.keep(announced.version, announced.manifest, timeout=self._timeout_s)
+
+    def look_after(self) -> bool:
+        """Refreshes expiries, and finds out whether the newest version has to be published again.
+
+        Returns:
+            Whether the store lost it, or one of its blobs.
+
+        Raises:
+            StalePublisherError: If another learner took over.
+            StoreError: If the store fails.
+        """
+        newest = self.store.newest(self.keys, timeout=self._probe_timeout_s)
+        if newest and newest[0].version.generation > self.generation:
+            raise StalePublisherError(
+                describe_usurper(self.store, self.keys, self.generation, newest[0])
+            )
+        if self.last is None:
+            return False
+        if not newest or newest[0].version < self.last.version:
+            return True
+        own = self.last.manifest.digests()
+        missing = self.store.refresh(
+            self.keys,
+            self._next_digests([*own, *self.retention.other_digests(self.last.manifest)]),
+            ttl_s=self._ttl_s,
+            timeout=self._probe_timeout_s,
+        )
+        return not missing.isdisjoint(own)
+
+    def _next_digests(self, digests: list[str]) -> list[str]:
+        """A few of them in turn: thousands of blobs must not make a storm of every look.
+
+        At one look each half second, all have had their turn well before they could expire.
+        """
+        looks = max(1.0, self._ttl_s / 2)
+        count = max(_LOOK_AT, math.ceil(len(digests) / looks))
+        start = self._looked_at if self._looked_at < len(digests) else 0
+        self._looked_at = start + count
+        return digests[start : start + count]
+
+    def _upload(self, blobs: Iterable[Blob]) -> tuple[int, int]:
+        """Refreshes what the store has and sends what it lacks: a wiped or evicted store heals."""
+        pieces = {digest: data for blob in blobs for digest, data in blob.pieces()}
+        deadline = time.monotonic() + self._timeout_s
+        missing = self.store.refresh(
+            self.keys, list(pieces), ttl_s=self._ttl_s, timeout=self._timeout_s
+        )
+        to_send = {digest: data for digest, data in pieces.items() if digest in missing}
+        if to_send:
+            self.store.put_blobs(
+                self.keys,
+                to_send,
+                ttl_s=self._ttl_s,
+                timeout=max(0.001, deadline - time.monotonic()),
+            )
+        sent = sum(len(data) for data in to_send.values())
+        return sent, sum(len(data) for data in pieces.values()) - sent
