@@ -68,6 +68,8 @@ class Announcer:
         self._probe_timeout_s = probe_timeout_s
         self._timeout_s = transfer_timeout_s
         self._looked_at = 0
+        # Blobs sent since the last tidying up: a version that failed may have left some.
+        self._uploaded: set[str] = set()
         self.last: Announced | None = None
         claim = take_over(store, keys, writer, ttl_s=ttl_s, timeout=probe_timeout_s)
         self.generation = claim.generation
@@ -118,13 +120,19 @@ class Announcer:
         same = newest.components == components and newest.weights_seq_no == weights_seq_no
         return self.last.version if same else None
 
-    def retain(self, announced: Announced) -> None:
-        """Drops what a stored version pushes out.
+    def retain(self) -> None:
+        """Drops what the newest version pushes out, and uploads that no version came to use.
 
         Raises:
             StoreError: If the store fails. What was not dropped is dropped next time, or expires.
         """
-        self.retention.keep(announced.version, announced.manifest, timeout=self._timeout_s)
+        if self.last is None:
+            return
+        strays = self._uploaded - self.last.manifest.digests().keys()
+        self.retention.keep(
+            self.last.version, self.last.manifest, strays=strays, timeout=self._timeout_s
+        )
+        self._uploaded.clear()
 
     def look_after(self) -> bool:
         """Refreshes expiries, and finds out whether the newest version has to be published again.
@@ -173,6 +181,7 @@ class Announcer:
             self.keys, list(pieces), ttl_s=self._ttl_s, timeout=self._timeout_s
         )
         to_send = {digest: data for digest, data in pieces.items() if digest in missing}
+        self._uploaded |= to_send.keys()
         if to_send:
             self.store.put_blobs(
                 self.keys,

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from redis_state_sync.errors import SettingsError, StoreUnavailableError
+from redis_state_sync.watchdog import Watchdog
 
 logger = logging.getLogger("redis_state_sync")
 
@@ -91,6 +92,7 @@ class EmbeddedServer:
             self._folder.rmdir()
             raise SettingsError(f"socket path {str(self.socket_path)!r} is longer than 100 bytes")
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         self._owner = os.getpid()
         lines = [
             f"port {port}",
@@ -100,6 +102,7 @@ class EmbeddedServer:
             "appendonly no",
             f"dir {self._folder}",
             "daemonize no",
+            "set-proc-title no",  # The watchdog knows the server by its command line.
             f"logfile {self._folder / 'server.log'}",
             *([f"bind {host}"] if host else []),
             *requirepass,
@@ -138,6 +141,11 @@ class EmbeddedServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the driver, which still needs the server.
         )
+        if self._watchdog is not None:
+            self._watchdog.close()
+        self._watchdog = Watchdog(
+            self._process.pid, self._config, leftovers=[self._folder, self.socket_path]
+        )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self.socket_path.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -156,6 +164,8 @@ class EmbeddedServer:
         if os.getpid() != self._owner:
             return
         self._signal(signal.SIGTERM)
+        if self._watchdog is not None:
+            self._watchdog.close()
         atexit.unregister(self.stop)
         with contextlib.suppress(FileNotFoundError):
             self.socket_path.unlink()

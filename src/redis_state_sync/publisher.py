@@ -97,7 +97,8 @@ class StatePublisher:
         self._changed = threading.Condition()
         self._pending: Job | None = None
         self._busy = False
-        self._in_flight: list[Publication] = []
+        # Who waits for the version that is being stored; None when none is.
+        self._in_flight: list[Publication] | None = None
         self._cooldown = Cooldown()
         self._refused: StalePublisherError | None = None
         self._closed = False
@@ -182,19 +183,27 @@ class StatePublisher:
             return self._enqueue(only_if_changed)
 
     def flush(self, timeout: float) -> Version | None:
-        """Waits until everything published so far is stored; raises as `Publication.wait`."""
+        """Waits until everything published so far is stored, and what it pushed out is dropped.
+
+        Raises:
+            As `Publication.wait`.
+        """
         self._check_process()
+        deadline = time.monotonic() + timeout
+        publication: Publication | None = None
         with self._changed:
-            pending = self._pending
-            if pending is None and not self._busy:
-                if self._refused:
-                    raise self._refused
-                return self.last_version
-            publication = Publication(
-                Version(self.generation, self._number), self._changed, self._hurry
-            )
-            (pending.waiting if pending else self._in_flight).append(publication)
-        return publication.wait(timeout)
+            waiting = self._pending.waiting if self._pending else self._in_flight
+            if waiting is not None:
+                version = Version(self.generation, self._number)
+                publication = Publication(version, self._changed, self._hurry)
+                waiting.append(publication)
+            elif self._refused:
+                raise self._refused
+        stored = publication.wait(timeout) if publication else self.last_version
+        with self._changed:
+            while self._busy and self._pending is None and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+        return stored
 
     def close(self, timeout: float = 2.0) -> None:
         """Stores what is still waiting if that is possible in time, then ends the thread."""
@@ -261,7 +270,7 @@ class StatePublisher:
                     return
                 job, self._pending = self._pending, None
                 self._busy = job is not None
-                self._in_flight = job.waiting if job else []
+                self._in_flight = job.waiting if job else None
             if job is not None:
                 self._attempt(job)
             else:
@@ -272,7 +281,7 @@ class StatePublisher:
         stored: list[Version] = []
         error = self._attempt_call("publish", lambda: stored.append(self._store_job(job)))
         with self._changed:
-            self._busy = False
+            self._in_flight = None
             for publication in job.waiting:
                 if error is None:
                     publication.resolve(stored[0])
@@ -288,6 +297,18 @@ class StatePublisher:
                 for publication in self._pending.waiting:
                     publication.fail(self._refused)
             self._changed.notify_all()
+        if error is None:
+            self._tidy()
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def _tidy(self) -> None:
+        """Drops what the stored version pushed out. Nobody waits for it, and it may fail."""
+        try:
+            self._announcer.retain()
+        except StoreError as error:
+            self._note_failure("retain", error)
 
     def _attempt_call(self, operation: str, call: Callable[[], None]) -> RedisStateSyncError | None:
         try:
@@ -343,10 +364,6 @@ class StatePublisher:
             self._observers,
             Published(stored.version, stored.bytes_sent, stored.bytes_saved, seconds),
         )
-        try:
-            announcer.retain(stored)
-        except StoreError as error:
-            self._note_failure("retain", error)  # The version is out all the same.
         return stored.version
 
     def _heartbeat(self) -> None:

@@ -59,8 +59,21 @@ class Retention:
             except DecodeError:
                 continue  # Not ours to judge: it leaves with the namespace's expiry.
 
-    def keep(self, version: Version, manifest: Manifest, *, timeout: float) -> None:
+    def keep(
+        self,
+        version: Version,
+        manifest: Manifest,
+        *,
+        strays: Collection[str] = (),
+        timeout: float,
+    ) -> None:
         """A version was stored: drops what it pushes out.
+
+        Args:
+            version: Which one.
+            manifest: Its manifest.
+            strays: Digests of blobs that were uploaded, perhaps for a version that never was.
+            timeout: Seconds for all of it.
 
         Raises:
             StoreError: If the store fails; what was to be dropped is dropped next time.
@@ -68,7 +81,9 @@ class Retention:
         self._stored[version] = manifest
         pinned = set(self._store.pins(self._keys, timeout=timeout).values())
         versions, digests = to_drop(self._stored, pinned, self._history)
-        if versions:
+        used = {d for v, m in self._stored.items() if v not in versions for d in m.digests()}
+        digests += [d for d in strays if d not in used and d not in digests]
+        if versions or digests:
             self._store.drop(self._keys, versions, digests, timeout=timeout)
             for gone in versions:
                 del self._stored[gone]

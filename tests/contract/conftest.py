@@ -133,7 +133,15 @@ MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
 }
 
 
-@pytest.fixture(scope="session", params=MAKERS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every store, but for those whose names begin as a test's marker `not_for` says."""
+    if "_place" in metafunc.fixturenames:
+        left_out = [n for m in metafunc.definition.iter_markers("not_for") for n in m.args]
+        names = [name for name in MAKERS if not name.startswith(tuple(left_out))]
+        metafunc.parametrize("_place", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def _place(request: pytest.FixtureRequest) -> Iterator[Backend]:
     name = str(request.param)
     with ExitStack() as stack:

@@ -112,11 +112,10 @@ def everything(store: Store, keys: Keys) -> dict[bytes, Any]:
     return {n: run(store, ("DUMP", n))[0] for n in names if not n.startswith(own)}
 
 
+@pytest.mark.not_for("memory")  # It holds no keys of others.
 def test_foreign_keys_are_untouched(backend: Backend, keys: Keys) -> None:
     """Publishing, dropping, taking over and closing leave every other key as it is: C102."""
     store = backend.open()
-    if isinstance(store, MemoryStore):
-        pytest.skip("a store in memory holds no keys of others")
     namespace = keys.namespace
     run(
         store,

@@ -124,10 +124,9 @@ def test_more_blobs_than_a_batch(store: Store, keys: Keys) -> None:
     assert left == [None] * 40 + list(blobs.values())[40:]
 
 
-def test_large_blobs(backend: Backend, store: Store, keys: Keys) -> None:
+@pytest.mark.not_for("fake-tcp")  # It takes about 100 kB.
+def test_large_blobs(store: Store, keys: Keys) -> None:
     """Blobs of several pieces' size, more than one upload batch, come back whole: C60, C69."""
-    if backend.name.startswith("fake-tcp"):
-        pytest.skip("fakeredis' TCP server takes about 100 kB")
     blobs = {f"{i:032x}": np.full(5 << 20, i, np.uint8) for i in range(3)}
     store.put_blobs(keys, blobs, **TTL)
     for digest, data in blobs.items():
@@ -283,10 +282,10 @@ def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
     assert later[keys.blob("a" * 32)] > 250
 
 
+# Expiry takes its time, and does not depend on how one connects.
+@pytest.mark.not_for("fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3")
 def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
     """After its time a namespace is empty again; what was refreshed in time is not: C67."""
-    if backend.name.endswith(("resp3", "-tcp")):
-        pytest.skip("expiry does not depend on how one connects")
     gone = Keys(keys.namespace + "/gone")
     for each in (gone, keys):
         store.put_blobs(each, {"a" * 32: b"x"}, ttl_s=1, timeout=WAIT)

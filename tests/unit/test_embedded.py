@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -158,3 +161,24 @@ def test_a_forked_child_does_not_end_it(redis_state_server: EmbeddedServer) -> N
     os.waitpid(child, 0)
     assert redis_state_server.pid is not None
     assert open_store(redis_state_server.url).time_ms(timeout=WAIT) > 0
+
+
+def test_a_killed_driver_takes_its_server_along(tmp_path: Path) -> None:
+    """A process that is killed by SIGKILL leaves neither its server nor its files behind."""
+    code = (
+        "import sys, time; from redis_state_sync.embedded import EmbeddedServer; "
+        "s = EmbeddedServer(); print(s.pid, s.socket_path, flush=True); time.sleep(60)"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    pid, socket_path = driver.stdout.readline().split()
+    assert Path(socket_path).is_socket()
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    deadline = time.monotonic() + 20
+    folder = Path(socket_path).parent
+    while (folder.exists() or alive(int(pid))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+    assert not alive(int(pid))

@@ -1,0 +1,42 @@
+"""Ends an embedded server whose driver was killed without a chance to do so."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+# $0 is the pid, $1 the configuration file, the rest is to be removed. The pid may be another
+# process's by then: the command line tells.
+_SCRIPT = """
+cat > /dev/null
+if { tr '\\0' ' ' < /proc/$0/cmdline || ps -o args= -p $0; } | grep -qF -- "$1"; then kill $0; fi
+shift
+rm -rf -- "$@"
+"""
+
+
+class Watchdog:
+    """A shell that waits for the end of a pipe, which only this process holds open.
+
+    Args:
+        pid: The server's.
+        config: The configuration file on the server's command line, by which it is known.
+        leftovers: Files and folders to remove after it.
+    """
+
+    def __init__(self, pid: int, config: Path, *, leftovers: Sequence[Path]) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT, str(pid), str(config), *map(str, leftovers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Nothing is left to watch over."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
