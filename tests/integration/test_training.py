@@ -14,6 +14,7 @@ from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.connectors.env_to_module.frame_stacking import FrameStackingEnvToModule
 from ray.rllib.connectors.learner.frame_stacking import FrameStackingLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from redis_state_sync.embedded import EmbeddedServer
@@ -130,6 +131,34 @@ def test_frozen_module_is_not_sent_again(server: EmbeddedServer, build: Any) -> 
     sent = algo.redis_state_sync.publisher.stats.bytes_sent - before
     # Once p0, and twice the small rest: connectors and counters; never p1.
     assert sizes["rl_module/p0"] <= sent < sizes["rl_module/p0"] + sizes["rl_module/p1"] / 2
+
+
+def test_modules_come_and_go(server: EmbeddedServer, build: Any) -> None:
+    """A module that is added is published and held; one that is removed is not any more. C47"""
+    config = (
+        RedisPPOConfig()
+        .redis_state(url=server.url)
+        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .env_runners(num_env_runners=1, rollout_fragment_length=50)
+        .training(train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
+        .multi_agent(
+            policies={"p0", "p1"},
+            policy_mapping_fn=lambda agent_id, episode, **kw: f"p{agent_id}",
+        )
+    )
+    algo = build(config)
+    spec = RLModuleSpec.from_module(algo.get_module("p0"))
+    spec.inference_only = False
+    algo.add_module("late", spec)
+    algo.train()
+    state = published(algo)
+    assert "rl_module/late" in state
+    assert_runners_hold(algo.env_runner_group, state, expected=1)
+    algo.remove_module("late")
+    algo.train()
+    state = published(algo)
+    assert "rl_module/late" not in state
+    assert_runners_hold(algo.env_runner_group, state, expected=1)
 
 
 def _component_bytes(algo: Any) -> dict[str, int]:

@@ -23,7 +23,13 @@ from redis_state_sync.rllib.env_runners import PUSHED_VERSION, RedisEnvRunnerMix
 from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import learner_results
-from redis_state_sync.rllib.states import CONNECTORS, from_components, resolved, to_components
+from redis_state_sync.rllib.states import (
+    CONNECTORS,
+    from_components,
+    modules_in,
+    resolved,
+    to_components,
+)
 from redis_state_sync.rllib.stores import check_reach, open_rllib_store, start_embedded
 from redis_state_sync.settings import Settings
 from redis_state_sync.version import Version
@@ -109,11 +115,14 @@ class LearnerSync:
         if not components:
             return
         with self._lock:
+            removed = self._removed_modules()
+            for name in removed:
+                del self._latest[name]
             self._latest.update(components)
             if seq_no is not None:
                 self._latest_seq_no = seq_no
             publication = self.publisher.publish(
-                components, weights_seq_no=seq_no, only_if_changed=evaluation
+                components, weights_seq_no=seq_no, remove=removed, only_if_changed=evaluation
             )
         in_background = self._async and self._training_thread == threading.get_ident()
         fallback = self._settings.fallback_to_push
@@ -140,6 +149,13 @@ class LearnerSync:
         """Stores what is still waiting, ends the publisher, and the embedded server if any."""
         self.publisher.close()
         self._stop_server()
+
+    def _removed_modules(self) -> list[str]:
+        """Components of modules that the Algorithm has no more, see `Algorithm.remove_module`."""
+        if not self._multi_agent:
+            return []
+        modules = modules_in(self._latest)
+        return [modules[mid] for mid in modules if mid not in self._algorithm.config.policies]
 
     def _stop_server(self) -> None:
         if self._server is not None:
