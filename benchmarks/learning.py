@@ -29,13 +29,17 @@ MARK = "RESULT "
 def main() -> None:
     """Compares both arms, or makes one run of one of them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=60_000, help="env steps of each run")
+    parser.add_argument("--steps", type=int, default=100_000, help="env steps of each run")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
     parser.add_argument("--out", type=Path, default=Path("out/learning.json"))
+    parser.add_argument("--show", type=Path, help="run nothing, print the table of this --out")
     parser.add_argument("--run", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         print(MARK + json.dumps(run(args.run[0], int(args.run[1]), args.steps)))
+        return
+    if args.show:
+        print(report(json.loads(args.show.read_text())))
         return
     results = []
     for seed in range(args.seeds):
@@ -44,8 +48,9 @@ def main() -> None:
             results.append(in_own_process(arm, seed, args.steps))
             print(summary_line(results[-1]), file=sys.stderr, flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"machine": machine(), "runs": results}, indent=1) + "\n")
-    print(report(results, args.steps))
+    data = {"machine": machine(), "steps": args.steps, "runs": results}
+    args.out.write_text(json.dumps(data, indent=1) + "\n")
+    print(report(data))
 
 
 def run(arm: str, seed: int, steps: int) -> dict[str, Any]:
@@ -129,33 +134,43 @@ def summary_line(r: dict[str, Any]) -> str:
     )
 
 
-def report(results: list[dict[str, Any]], steps: int) -> str:
+def report(data: dict[str, Any]) -> str:
     """The Markdown table, and what it says."""
-    finals: dict[str, list[float]] = {}
+    steps = data["steps"]
     lines = [
-        f"| | mean return, last {FINAL:.0%} of {steps:,} env steps | each seed "
-        "| staleness (gradient updates) | env steps per second |",
-        "|---|---|---|---|---|",
+        f"| | mean return of all episodes | of the last {FINAL:.0%} of {steps:,} env steps "
+        "| the same, each seed | staleness (gradient updates) | env steps per second |",
+        "|---|---|---|---|---|---|",
     ]
+    whole: dict[str, list[float]] = {}
+    final: dict[str, list[float]] = {}
     for arm, title in ARMS.items():
-        runs = [r for r in results if r["arm"] == arm]
-        finals[arm] = [r["final_return"] for r in runs]
+        runs = sorted((r for r in data["runs"] if r["arm"] == arm), key=lambda r: r["seed"])
+        whole[arm] = [mean_return(r["curve"], 0) for r in runs]
+        final[arm] = [r["final_return"] for r in runs]
         lines.append(
-            f"| {title} | {spread(finals[arm])} | {', '.join(f'{x:.0f}' for x in finals[arm])} "
+            f"| {title} | {spread(whole[arm])} | {spread(final[arm])} "
+            f"| {', '.join(f'{x:.0f}' for x in final[arm])} "
             f"| {spread([r['staleness'] for r in runs])} "
             f"| {spread([r['env_steps'] / r['seconds'] for r in runs], 0)} |"
         )
-    difference = statistics.fmean(finals["redis"]) - statistics.fmean(finals["ray"])
-    noise = sum(statistics.variance(x) / len(x) for x in finals.values()) ** 0.5
-    facts = ", ".join(f"{name} {value}" for name, value in machine().items())
+    facts = ", ".join(f"{name} {value}" for name, value in data["machine"].items())
     return "\n".join(
         [
             *lines,
             "",
-            f"Difference of the means: {difference:+.1f}, its standard error: {noise:.1f}.",
+            f"Redis minus Ray: {difference(whole)} over all episodes, {difference(final)} at the "
+            "end (difference of the means ± its standard error).",
             f"Machine: {facts}.",
         ]
     )
+
+
+def difference(values: dict[str, list[float]]) -> str:
+    """Of the means of both arms, with its standard error."""
+    mean = statistics.fmean(values["redis"]) - statistics.fmean(values["ray"])
+    error = sum(statistics.variance(x) / len(x) for x in values.values()) ** 0.5
+    return f"{mean:+.1f} ± {error:.1f}"
 
 
 def spread(values: list[float], digits: int = 1) -> str:

@@ -67,7 +67,7 @@ def test_lag_is_that_of_the_slowest_reader() -> None:
 def test_kill_comes_half_way() -> None:
     """The server goes at half the target or 40 % of the time, and not before readers follow."""
     assert not is_half_way(timeline_of(sample(50, held=(None, 3))), OPTIONS)
-    assert not is_half_way(timeline_of(sample(5, mean_return=100.0)), OPTIONS)
+    assert not is_half_way(timeline_of(sample(2, mean_return=100.0)), OPTIONS)
     assert not is_half_way(timeline_of(sample(20, mean_return=70.0)), OPTIONS)
     assert is_half_way(timeline_of(sample(20, mean_return=75.0)), OPTIONS)
     assert is_half_way(timeline_of(sample(40)), OPTIONS)
@@ -75,7 +75,7 @@ def test_kill_comes_half_way() -> None:
 
 
 def test_verdict_asks_for_target_and_recovery() -> None:
-    """Status 0 needs both; each thing that is missing is named."""
+    """Status 0 needs the target after the recovery; each thing that is missing is named."""
     timeline = timeline_of(sample(1, mean_return=20.0))
     status, sentence = verdict(timeline, OPTIONS)
     assert status == 1
@@ -84,7 +84,10 @@ def test_verdict_asks_for_target_and_recovery() -> None:
     timeline.add(sample(2, mean_return=151.0))
     timeline.outage = Outage(down_at=1, stored_before=1, up_at=1.5)
     assert "not every reader" in verdict(timeline, OPTIONS)[1]
-    timeline.outage.recovered_at = 2
+    timeline.outage.recovered_at = 3
+    timeline.add(sample(4, mean_return=149.0))
+    assert "reached 149.0 and not 150" in verdict(timeline, OPTIONS)[1]
+    timeline.add(sample(5, mean_return=152.0))
     assert verdict(timeline, OPTIONS)[0] == 0
     assert verdict(timeline, replace(OPTIONS, target=500))[0] == 1
     timeline.outage = None

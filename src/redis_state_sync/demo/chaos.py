@@ -10,19 +10,20 @@ from redis_state_sync.demo.timeline import Timeline
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.errors import StoreError
 
-# Not before readers have been seen to follow, and early enough to recover before the time is over.
-_LEAST_TIME, _MOST_TIME = 0.1, 0.4
 _SHARE_OF_TARGET = 0.5
+# Early enough to recover and to go on learning before the time is over.
+_SHARE_OF_TIME = 0.4
+_LEAST_S = 3.0
 
 
 def is_half_way(timeline: Timeline, options: Options) -> bool:
     """Whether to kill the server now: half the target is reached, or much of the time gone."""
     sample = timeline.last
-    if sample is None or sample.oldest_held < 2 or sample.t < _LEAST_TIME * options.seconds:
+    if sample is None or sample.oldest_held < 2 or sample.t < _LEAST_S:
         return False
     best = timeline.best_return or 0.0
     learned = options.target is not None and best >= _SHARE_OF_TARGET * options.target
-    return learned or sample.t >= _MOST_TIME * options.seconds
+    return learned or sample.t >= _SHARE_OF_TIME * options.seconds
 
 
 class Chaos:

@@ -55,6 +55,8 @@ def demo(
     """
     if not core:
         require("rllib")
+    plot = out / PLOT_NAME if out.is_dir() else out
+    plot.parent.mkdir(parents=True, exist_ok=True)  # Not after a minute of training.
     ours = url is None or url.startswith("embedded://")
     options = Options(
         env="CartPole in numpy" if core else env,
@@ -65,7 +67,7 @@ def demo(
         chaos=chaos and ours,
         outage_s=outage if outage is not None else (4.0 if core else 6.0),
         seed=seed,
-        out=out / PLOT_NAME if out.is_dir() else out,
+        out=plot,
         core=core,
     )
     raise typer.Exit(run_demo(options))

@@ -19,6 +19,8 @@ from redis_state_sync.demo.core_task import Policy
 from redis_state_sync.demo.options import Options
 from redis_state_sync.demo.session import Session
 from redis_state_sync.demo.timeline import EpisodeWindow, Sample
+from redis_state_sync.endpoint import parse_url
+from redis_state_sync.errors import SettingsError
 
 _READERS = 3
 _BATCH = 6  # Reports for one update of the policy.
@@ -39,6 +41,8 @@ class CoreRun:
     """
 
     def __init__(self, options: Options, url: str) -> None:
+        if parse_url(url).scheme == "memory":
+            raise SettingsError("memory:// lives in one process, and the demo's readers are others")
         self._policy = Policy.initial()
         self._publisher = StatePublisher(
             open_store(url), f"demo-core/{os.getpid()}-{time.time_ns()}", ttl_s=600

@@ -17,6 +17,7 @@ from redis_state_sync.demo.options import Options
 from redis_state_sync.demo.quiet import stderr_kept
 from redis_state_sync.demo.session import Session
 from redis_state_sync.demo.timeline import EpisodeWindow, Sample
+from redis_state_sync.errors import SettingsError
 from redis_state_sync.publisher import StatePublisher
 
 # Read by Ray when it is imported: its C++ side writes to stderr past every Python logger.
@@ -24,6 +25,7 @@ os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+import gymnasium
 import ray
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -75,6 +77,11 @@ class RllibRun:
 
     def __init__(self, options: Options, url: str) -> None:
         self._algorithm: Any = None
+        try:
+            gymnasium.spec(options.env)
+        except gymnasium.error.Error as error:
+            # Else it would be noticed by the EnvRunners, which Ray restarts again and again.
+            raise SettingsError(f"--env {options.env}: {error}") from error
         try:
             config = make_config(options, url)
             with stderr_kept():

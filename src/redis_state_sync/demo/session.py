@@ -97,17 +97,18 @@ class Session:
     @property
     def done(self) -> bool:
         """Whether everything that there is to see has been seen, or the time is over."""
-        now, options = self.now, self.options
+        now, options, outage = self.now, self.options, self.timeline.outage
         if now >= options.seconds:
             return True
-        best = self.timeline.best_return
-        if options.target is None or best is None or best < options.target:
-            return False
-        if not options.chaos:
-            return True
-        outage = self.timeline.outage
-        recovered_at = outage.recovered_at if outage else None
-        return recovered_at is not None and now >= recovered_at + _TAIL_S
+        since = 0.0
+        if options.chaos:
+            if outage is None or outage.recovered_at is None:
+                return False
+            since = outage.recovered_at
+            if now < since + _TAIL_S:
+                return False
+        best = self.timeline.best_return_since(since)
+        return options.target is not None and best is not None and best >= options.target
 
     def end(self) -> None:
         """Ends a running outage."""

@@ -8,7 +8,10 @@ from redis_state_sync.demo.timeline import Outage, Timeline
 
 def verdict(timeline: Timeline, options: Options) -> tuple[int, str]:
     """The exit status, and a sentence that says why."""
-    best, target, outage = timeline.best_return, options.target, timeline.outage
+    target, outage = options.target, timeline.outage
+    recovered_at = outage.recovered_at if outage is not None else None
+    # What was learned before the server was killed proves nothing about the time after.
+    best = timeline.best_return_since(recovered_at or 0.0)
     problems = []
     if best is None:
         problems.append("no episode ended")

@@ -121,7 +121,14 @@ class Timeline:
     @property
     def best_return(self) -> float | None:
         """The best mean return so far."""
-        return max((s.mean_return for s in self.samples if s.mean_return is not None), default=None)
+        return self.best_return_since(0.0)
+
+    def best_return_since(self, t: float) -> float | None:
+        """The best mean return from a time on."""
+        return max(
+            (s.mean_return for s in self.samples if s.mean_return is not None and s.t >= t),
+            default=None,
+        )
 
     def env_steps_at(self, t: float) -> float:
         """Env steps at a time, interpolated."""
