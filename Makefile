@@ -58,6 +58,10 @@ test: lint types ## lint, types and all tests (12 minutes on 2 cores)
 test-fast: $(STAMP) ## the tests that need no Ray (under a minute)
 	$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
 
+.PHONY: model
+model: $(STAMP) ## search longer for an order of events that breaks a promise (minutes)
+	$(BIN)/python -m pytest tests/model --hypothesis-profile=long $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -9,7 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from redis_state_sync.blobs import Blob
-from redis_state_sync.errors import NotNewerError, StalePublisherError
+from redis_state_sync.errors import (
+    NotNewerError,
+    StalePublisherError,
+    StoreError,
+    StoreFullError,
+)
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest, Writer
 from redis_state_sync.retention import Retention
@@ -84,6 +89,15 @@ class Announcer:
             StalePublisherError: If another learner took over.
             StoreError: If the store fails. Nothing is announced, and it can be tried again.
         """
+        try:
+            return self._announce(version, blobs, weights_seq_no)
+        except StoreFullError:
+            self._make_room()
+            raise
+
+    def _announce(
+        self, version: Version, blobs: Mapping[str, Blob], weights_seq_no: int | None
+    ) -> Announced:
         manifest = self.describe(blobs, weights_seq_no)
         sent, saved = self._upload(blobs.values())
         try:
@@ -133,6 +147,21 @@ class Announcer:
             self.last.version, self.last.manifest, strays=strays, timeout=self._timeout_s
         )
         self._uploaded.clear()
+
+    def _make_room(self) -> None:
+        """Old versions must not keep a full store from ever taking a new one."""
+        try:
+            dropped = self.retention.make_room(strays=self._uploaded, timeout=self._timeout_s)
+        except StoreError:
+            return  # That it is full is what the caller has to know.
+        self._uploaded.clear()
+        if dropped:
+            logger.warning(
+                "%s is full: dropped %d older versions of namespace %r to make room",
+                self.store.describe(),
+                len(dropped),
+                self.keys.namespace,
+            )
 
     def look_after(self) -> bool:
         """Refreshes expiries, and finds out whether the newest version has to be published again.

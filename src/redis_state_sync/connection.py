@@ -15,11 +15,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
+from redis.sentinel import SentinelConnectionPool
 
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
-from redis_state_sync.errors import StoreTimeoutError
+from redis_state_sync.errors import SettingsError, StoreTimeoutError
+from redis_state_sync.redis_errors import connecting_hint
+from redis_state_sync.sentinels import Sentinels
 
 Pool = Any  # redis.ConnectionPool, or a look-alike such as fakeredis' own.
 Connection = Any
@@ -44,6 +46,9 @@ def make_pool(
 
     Retrying is decided by those who know how much time is left. RESP2 unless the URL says
     ``protocol=3``: it needs no HELLO, which old servers and proxies do not know.
+
+    Raises:
+        SettingsError: If a file of certificates or a password can not be read.
     """
     credentials = credential_provider
     if credentials is None:
@@ -64,11 +69,11 @@ def make_pool(
         )
     tcp = {"socket_keepalive": True, **tls}
     if endpoint.sentinel:
-        sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            endpoint.hosts, sentinel_kwargs={**common, **tcp, "ssl": endpoint.tls}
+        sentinels = Sentinels(
+            endpoint, connect_timeout_s=connect_timeout_s, options={**common, **tcp}
         )
         return SentinelConnectionPool(  # type: ignore[no-untyped-call]
-            endpoint.service, sentinel, ssl=endpoint.tls, **own, **tcp
+            endpoint.service, sentinels, ssl=endpoint.tls, **own, **tcp
         )
     host, port = endpoint.hosts[0]
     connection_class = redis.SSLConnection if endpoint.tls else redis.Connection
@@ -81,9 +86,15 @@ def _tls_options(endpoint: Endpoint) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: value for name, value in endpoint.options.items() if name.startswith("ssl_")
     }
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        # Python's own error would not say which file, and look like one of the network.
+        if name in options and not os.access(options[name], os.R_OK):
+            raise SettingsError(
+                f"{name} in the store URL names {options[name]!r}, which can not be read"
+            )
     options.setdefault("ssl_cert_reqs", "required")
     # Python refuses to check host names of certificates that it does not verify.
-    default = "true" if options["ssl_cert_reqs"] == "required" else "false"
+    default = "false" if options["ssl_cert_reqs"] == "none" else "true"
     checked = options.get("ssl_check_hostname", default).lower() == "true"
     options["ssl_check_hostname"] = checked
     return options
@@ -136,6 +147,7 @@ class Connector:
         except FutureTimeout:
             raise StoreTimeoutError(
                 f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
+                f"{connecting_hint(self._where)}"
             ) from None
         except BaseException:
             self._finished(attempt)

@@ -13,6 +13,9 @@ from redis_state_sync.errors import SettingsError
 URL_ENV = "REDIS_STATE_SYNC_URL"
 USERNAME_ENV = "REDIS_STATE_SYNC_USERNAME"
 PASSWORD_FILE_ENV = "REDIS_STATE_SYNC_PASSWORD_FILE"  # noqa: S105 - a variable's name
+SENTINEL_USERNAME_ENV = "REDIS_STATE_SYNC_SENTINEL_USERNAME"
+SENTINEL_PASSWORD_ENV = "REDIS_STATE_SYNC_SENTINEL_PASSWORD"  # noqa: S105 - a variable's name
+SENTINEL_PASSWORD_FILE_ENV = "REDIS_STATE_SYNC_SENTINEL_PASSWORD_FILE"  # noqa: S105 - likewise
 
 
 class CredentialProvider(Protocol):
@@ -31,12 +34,15 @@ class EnvironmentCredentials:
     REDIS_STATE_SYNC_USERNAME.
     """
 
+    _username_env = USERNAME_ENV
+    _file_env = PASSWORD_FILE_ENV
+
     def __init__(self, endpoint: Endpoint, password_env: str) -> None:
         self._endpoint = endpoint
         self._password_env = password_env
 
     def __repr__(self) -> str:
-        return "EnvironmentCredentials(<redacted>)"
+        return f"{type(self).__name__}(<redacted>)"
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         """Returns ``(password,)`` or ``(username, password)``.
@@ -44,11 +50,11 @@ class EnvironmentCredentials:
         Raises:
             SettingsError: If there is a user but no password, or the file can not be read.
         """
-        username = self._endpoint.username or os.environ.get(USERNAME_ENV)
+        username = self._endpoint.username or os.environ.get(self._username_env)
         password = self._password()
         if password is None:
             raise SettingsError(
-                f"user {username!r} has no password: set {PASSWORD_FILE_ENV} or "
+                f"user {username!r} has no password: set {self._file_env} or "
                 f"{self._password_env} in the environment of this process"
             )
         return (username, password) if username else (password,)
@@ -56,20 +62,35 @@ class EnvironmentCredentials:
     def available(self) -> bool:
         """Whether there is anything to authenticate with."""
         return bool(
-            self._endpoint.username or os.environ.get(USERNAME_ENV) or self._password() is not None
+            self._endpoint.username
+            or os.environ.get(self._username_env)
+            or self._password() is not None
         )
 
     def _password(self) -> str | None:
-        path = os.environ.get(PASSWORD_FILE_ENV)
+        path = os.environ.get(self._file_env)
         if path:
             try:
                 return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise SettingsError(
-                    f"{PASSWORD_FILE_ENV} names {path!r}, which can not be read "
+                    f"{self._file_env} names {path!r}, which can not be read "
                     f"({type(error).__name__})"
                 ) from None
         return os.environ.get(self._password_env) or self._endpoint.password
+
+
+class SentinelCredentials(EnvironmentCredentials):
+    """The same for sentinels, from REDIS_STATE_SYNC_SENTINEL_* alone.
+
+    User and password of the URL are for the primary: a sentinel must not get to see them.
+    """
+
+    _username_env = SENTINEL_USERNAME_ENV
+    _file_env = SENTINEL_PASSWORD_FILE_ENV
+
+    def __init__(self) -> None:
+        super().__init__(Endpoint("redis+sentinel"), SENTINEL_PASSWORD_ENV)
 
 
 def load_provider(reference: str) -> Any:

@@ -213,4 +213,11 @@ def _options(scheme: str, query: str) -> tuple[dict[str, str], dict[str, str]]:
         raise SettingsError("ssl_cert_reqs in the store URL must be required, optional or none")
     if options.get("ssl_check_hostname", "true").lower() not in ("true", "false"):
         raise SettingsError("ssl_check_hostname in the store URL must be true or false")
+    checked = options.get("ssl_check_hostname", "false").lower() == "true"
+    if checked and options.get("ssl_cert_reqs") == "none":
+        # redis-py would leave the check out without a word.
+        raise SettingsError(
+            "ssl_check_hostname=true can not go with ssl_cert_reqs=none in the store URL: the name "
+            "in a certificate that is not verified proves nothing"
+        )
     return options, secrets

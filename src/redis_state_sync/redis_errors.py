@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 
 import redis
@@ -9,6 +10,9 @@ import redis
 from redis_state_sync import errors
 from redis_state_sync.errors import SettingsError, StoreError
 
+_RESP2_ONLY = (
+    "this server, or a proxy before it, speaks RESP2 only: leave protocol=3 out of the store URL"
+)
 _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     ("NOPERM", errors.StorePermissionError, "grant the user the commands listed in deploy/redis"),
     ("WRONGPASS", errors.StoreAuthError, "check user and password"),
@@ -28,8 +32,21 @@ _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     ("MASTERDOWN", errors.StoreUnavailableError, "the replica has no primary"),
     ("CLUSTERDOWN", errors.StoreUnavailableError, "the cluster has no owner for the slot"),
     ("TRYAGAIN", errors.StoreUnavailableError, "the cluster moves the slot"),
+    ("NOPROTO", errors.StoreError, _RESP2_ONLY),
 )
 
+# What the TLS library says -> what to do about it. The first that fits.
+_TLS_REMEDIES = (
+    ("mismatch", "use a name or address in the URL that the server's certificate is for"),
+    ("expired", "the server needs a new certificate; is this machine's clock right?"),
+    ("VERIFY_FAILED", "ssl_ca_certs must name a file with the CA of the server's certificate"),
+    ("WRONG_VERSION", "the port does not speak TLS: use redis://, or the server's TLS port"),
+    ("X509", "ssl_ca_certs, ssl_certfile and ssl_keyfile must be PEM files that fit each other"),
+    ("PEM", "ssl_ca_certs, ssl_certfile and ssl_keyfile must be PEM files that fit each other"),
+    ("", "does the server ask for a client certificate? ssl_certfile and ssl_keyfile name it"),
+)
+_PLAIN_URL = re.compile(r"(redis|valkey|redis\+sentinel)://")
+_TLS_URL = re.compile(r"(rediss|valkeys|rediss\+sentinel)://")
 
 # Servers and proxies quote the arguments of a command that they do not know: of AUTH and HELLO,
 # these are the password.
@@ -61,10 +78,17 @@ def reply_error(error: Exception, operation: str, where: str) -> StoreError:
     for prefix, cls, advice in _REPLIES:
         if code == prefix:
             kind, remedy = cls, f" ({advice})"
+    if re.match(r"(ERR )?unknown command .?HELLO\b", text):
+        remedy = f" ({_RESP2_ONLY})"
     return kind(f"{where}: {operation} was refused: {text}{remedy}")
 
 
-def translated(error: Exception, operation: str, where: str) -> Exception:
+def translated(
+    error: Exception,
+    operation: str,
+    where: str,
+    password_env: str = "REDIS_STATE_SYNC_PASSWORD",  # noqa: S107 - a variable's name
+) -> Exception:
     """Any exception from connecting or talking as one of ours; settings errors stay as they are."""
     text = _text(error)
     if isinstance(error, SettingsError):
@@ -72,24 +96,40 @@ def translated(error: Exception, operation: str, where: str) -> Exception:
     if isinstance(error, (redis.AuthenticationError, redis.exceptions.AuthorizationError)):
         return errors.StoreAuthError(
             f"{where}: wrong or missing user or password ({text}): set "
-            "REDIS_STATE_SYNC_PASSWORD_FILE or REDIS_STATE_SYNC_PASSWORD in this process's "
-            "environment"
+            f"{password_env}_FILE or {password_env} in this process's environment"
         )
     if isinstance(error, (redis.BusyLoadingError, redis.ResponseError)):
         return reply_error(error, operation, where)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):
+            remedy = next(advice for part, advice in _TLS_REMEDIES if part in text)
             return errors.StoreTLSError(
-                f"{where}: TLS failed during {operation}: {text} (check ssl_ca_certs, the host "
-                "name in the certificate, and that the port speaks TLS)"
+                f"{where}: TLS failed during {operation}: {text} ({remedy})"
             )
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, (redis.TimeoutError, TimeoutError)):
-        return errors.StoreTimeoutError(f"{where}: no answer in time during {operation}")
+        hint = connecting_hint(where) if "connect" in text else ""
+        return errors.StoreTimeoutError(f"{where}: no answer in time during {operation}{hint}")
     if isinstance(error, (redis.ConnectionError, OSError)):
-        return errors.StoreUnavailableError(f"{where}: {operation} failed: {text}")
+        return errors.StoreUnavailableError(
+            f"{where}: {operation} failed: {text}{_closed_hint(text, where)}"
+        )
     return errors.StoreReplyError(
         f"{where}: no valid reply during {operation} ({type(error).__name__}: {text}); is this a "
-        "Redis or Valkey server?"
+        "Redis or Valkey server, and does its port speak TLS (rediss://)?"
     )
+
+
+def connecting_hint(where: str) -> str:
+    """Why connecting may take for ever: a plain port waits for the end of a TLS greeting."""
+    return " (does the port speak TLS?)" if _TLS_URL.match(where) else ""
+
+
+def _closed_hint(text: str, where: str) -> str:
+    """What else a closed connection may mean."""
+    if not re.search("reset|closed|pipe|EOF", text, re.IGNORECASE):
+        return ""
+    if _TLS_URL.match(where):
+        return " (does the server ask for a client certificate? ssl_certfile and ssl_keyfile)"
+    return " (does the port speak TLS? then rediss://)" if _PLAIN_URL.match(where) else ""

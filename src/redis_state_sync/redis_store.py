@@ -28,6 +28,10 @@ from redis_state_sync.version import Version
 # Large enough that round trips do not count, small enough that a server serves others in between.
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
+# Longer than a server takes for a small command, unless it hangs: then the publisher, which may
+# have a minute for all of a version, must be free for the server that a failover puts in its place.
+REPLY_TIMEOUT_S = 2.0
+SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _FIELD = "manifest"
 
 
@@ -146,6 +150,7 @@ class RedisStore:
                 ("EXPIRE", keys.readers, ttl),
             ],
             timeout,
+            stall=REPLY_TIMEOUT_S,
             check=False,
         )
         added = replies[0]
@@ -162,7 +167,7 @@ class RedisStore:
         ttl = _whole(ttl_s)
         commands: list[Command] = [("EXPIRE", keys.versions, ttl), ("EXPIRE", keys.pins, ttl)]
         commands += [("EXPIRE", keys.blob(digest), ttl) for digest in digests]
-        replies = self._run("refresh", commands, timeout)[2:]
+        replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)[2:]
         return {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
 
     def put_blobs(
@@ -173,7 +178,18 @@ class RedisStore:
         ttl = _whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
             commands = [("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch]
-            self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
+            try:
+                self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
+            except StoreUnavailableError as error:
+                largest = max(len(data) for _, data in batch)
+                if type(error) is not StoreUnavailableError or largest <= SMALLEST_BULK_LIMIT:
+                    raise
+                # A server that finds a value too long says so and hangs up in the middle of our
+                # sending; all that is left to see is a broken pipe.
+                raise StoreUnavailableError(
+                    f"{error} (if only uploads fail: the server's proto-max-bulk-len must allow "
+                    f"values of {largest} bytes)"
+                ) from error
 
     def get_blobs(
         self, keys: Keys, digests: Sequence[str], *, timeout: float
@@ -196,7 +212,7 @@ class RedisStore:
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
-        (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout)
+        (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout, stall=REPLY_TIMEOUT_S)
         try:
             # RESP2 answers with a flat list, RESP3 with a map.
             pairs = (
@@ -215,10 +231,11 @@ class RedisStore:
         deadline = time.monotonic() + timeout
         if versions:
             ids = [str(version) for version in versions]
-            self._run("drop", [("XDEL", keys.versions, *ids)], remaining(deadline))
+            commands = [("XDEL", keys.versions, *ids)]
+            self._run("drop", commands, remaining(deadline), stall=REPLY_TIMEOUT_S)
         for start in range(0, len(digests), UNLINK_BATCH):
             batch = [keys.blob(digest) for digest in digests[start : start + UNLINK_BATCH]]
-            self._run("drop", [("UNLINK", *batch)], remaining(deadline))
+            self._run("drop", [("UNLINK", *batch)], remaining(deadline), stall=REPLY_TIMEOUT_S)
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float

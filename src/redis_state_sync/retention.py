@@ -11,6 +11,8 @@ from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
 _LOAD_AT_MOST = 1000
+# What is not ours lies just below our own newest versions.
+_LOOK_BEYOND = 16
 
 
 def to_drop(
@@ -50,14 +52,29 @@ class Retention:
         self._history = history
         self._stored: dict[Version, Manifest] = {}
 
-    def load(self, *, timeout: float) -> None:
-        """Reads what earlier learners left, so that it is dropped in its turn."""
-        entries = self._store.newest(self._keys, count=_LOAD_AT_MOST, timeout=timeout)
+    def load(self, *, timeout: float, count: int = _LOAD_AT_MOST) -> set[str]:
+        """Reads what is there, whoever left it, so that it is dropped in its turn.
+
+        Args:
+            timeout: Seconds.
+            count: How many of the newest versions to look at.
+
+        Returns:
+            The digests of versions that were known and are not there any more.
+        """
+        entries = self._store.newest(self._keys, count=count, timeout=timeout)
+        there = {entry.version for entry in entries}
+        oldest = min(there) if len(entries) == count else None
+        gone = [v for v in self._stored if v not in there and (oldest is None or v > oldest)]
+        left = {d for version in gone for d in self._stored.pop(version).digests()}
         for entry in entries:
+            if entry.version in self._stored:
+                continue
             try:
                 self._stored[entry.version] = Manifest.decode(entry.manifest)
             except DecodeError:
                 continue  # Not ours to judge: it leaves with the namespace's expiry.
+        return left
 
     def keep(
         self,
@@ -73,20 +90,39 @@ class Retention:
             version: Which one.
             manifest: Its manifest.
             strays: Digests of blobs that were uploaded, perhaps for a version that never was.
-            timeout: Seconds for all of it.
+            timeout: Seconds for each call of the store.
 
         Raises:
             StoreError: If the store fails; what was to be dropped is dropped next time.
         """
         self._stored[version] = manifest
+        self._drop(self._history, strays, timeout)
+
+    def make_room(self, *, strays: Collection[str] = (), timeout: float) -> list[Version]:
+        """The store is full: drops all but the newest version and the pinned ones.
+
+        Returns:
+            The versions that were dropped.
+
+        Raises:
+            StoreError: As `keep`.
+        """
+        return self._drop(1, strays, timeout)
+
+    def _drop(self, history: int, strays: Collection[str], timeout: float) -> list[Version]:
+        # Looked at anew each time: a version whose reply was lost, another learner's, or one that
+        # a failover brought back is dropped in its turn like our own.
+        left = self.load(timeout=timeout, count=history + _LOOK_BEYOND)
         pinned = set(self._store.pins(self._keys, timeout=timeout).values())
-        versions, digests = to_drop(self._stored, pinned, self._history)
+        versions, digests = to_drop(self._stored, pinned, history)
         used = {d for v, m in self._stored.items() if v not in versions for d in m.digests()}
-        digests += [d for d in strays if d not in used and d not in digests]
+        # In the order of names, so that equal runs are equal to the byte.
+        digests += sorted(({*strays} | left) - used - {*digests})
         if versions or digests:
             self._store.drop(self._keys, versions, digests, timeout=timeout)
             for gone in versions:
                 del self._stored[gone]
+        return versions
 
     def other_digests(self, newest: Manifest) -> list[str]:
         """Digests of kept versions that the newest one does not use."""

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import fakeredis
 import pytest
 
 from redis_state_sync import open_store
-from redis_state_sync.embedded import BINARY_ENV, EmbeddedServer, find_server
+from redis_state_sync.embedded import EmbeddedServer, find_server
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.store import Store
 from redis_state_sync.testing import FakeStateServer, skip_or_fail
+from tests.contract.servers import (
+    Authority,
+    free_port,
+    options,
+    redis_binary,
+    start,
+    tls_server,
+)
 
 WAIT = 20.0
 _numbers = itertools.count()
@@ -69,6 +77,16 @@ def run(store: Store, *commands: tuple[object, ...]) -> list:  # type: ignore[ty
     return store._run("test", commands, WAIT)
 
 
+def said(error: BaseException) -> str:
+    """All that a traceback of this error would say."""
+    texts = []
+    link: BaseException | None = error
+    while link is not None:
+        texts += [str(link), repr(link)]
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return "\n".join(texts)
+
+
 def _memory(stack: ExitStack) -> Callable[[], Store]:
     store = MemoryStore("contract")
     return lambda: store
@@ -93,14 +111,15 @@ def _embedded(stack: ExitStack, protocol: int = 2, tcp: bool = False) -> Callabl
 
 
 def _debian_redis(stack: ExitStack) -> Callable[[], Store]:
-    binary = shutil.which("redis-server")
-    if binary is None:
-        skip_or_fail("needs redis-server on PATH: apt-get install redis-server")
-    patch = stack.enter_context(pytest.MonkeyPatch.context())
-    patch.setenv(BINARY_ENV, str(binary))
-    server = stack.enter_context(_server())
-    patch.undo()
+    server = stack.enter_context(start(redis_binary()))
     return lambda: open_store(server.url)
+
+
+def _debian_redis_tls(stack: ExitStack, protocol: int = 2) -> Callable[[], Store]:
+    authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+    address = stack.enter_context(tls_server(authority, authority.issue("127.0.0.1")))
+    asked = options(protocol=protocol, ssl_ca_certs=authority.file)
+    return lambda: open_store(f"rediss://{address}{asked}")
 
 
 @contextmanager
@@ -109,9 +128,7 @@ def _server() -> Iterator[EmbeddedServer]:
         find_server()
     except SettingsError as error:
         skip_or_fail(str(error))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with EmbeddedServer(host="127.0.0.1", port=port) as server:
+    with EmbeddedServer(host="127.0.0.1", port=free_port()) as server:
         yield server
 
 
@@ -130,6 +147,8 @@ MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
     "valkey-unix": _embedded,
     "valkey-unix-resp3": lambda stack: _embedded(stack, 3),
     "debian-redis": _debian_redis,
+    "debian-redis-tls": _debian_redis_tls,
+    "debian-redis-tls-resp3": lambda stack: _debian_redis_tls(stack, 3),
 }
 
 

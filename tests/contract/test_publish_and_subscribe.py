@@ -16,8 +16,10 @@ from redis_state_sync import (
     Version,
 )
 from redis_state_sync.keys import Keys
+from redis_state_sync.manifest import Manifest
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.store import Store
+from redis_state_sync.testing import ScriptedStore
 from tests.contract.conftest import WAIT, Backend, run
 
 
@@ -36,7 +38,7 @@ def number_in(snapshot: Snapshot) -> int:
 
 
 def test_round_trip(backend: Backend, keys: Keys) -> None:
-    """What the learner published is what a reader gets, version, counter and all: C2, C22."""
+    """What was published is what a reader gets, on real and fake servers: C2, C22, C110."""
     publisher = StatePublisher(backend.open(), keys.namespace)
     subscriber = StateSubscriber(backend.open(), keys.namespace)
     version = publisher.publish(state(3), weights_seq_no=12).wait(WAIT)
@@ -97,6 +99,7 @@ def test_the_number_of_keys_is_constant(backend: Backend, keys: Keys) -> None:
     for number in range(1, max(8, backend.versions // 8)):
         publisher.publish(state(number)).wait(WAIT)
         subscriber.refresh(lambda s: None)
+        publisher.flush(WAIT)  # What it pushed out is dropped.
         if number >= 5:
             counts.append(len(backend.expiries(keys)))
     # versions, readers, the frozen module, and two blobs for each of three versions
@@ -138,7 +141,7 @@ def test_foreign_keys_are_untouched(backend: Backend, keys: Keys) -> None:
 
 
 def test_take_over(backend: Backend, keys: Keys) -> None:
-    """A later learner takes the namespace over, the earlier one is fenced, readers follow: C34."""
+    """A later learner takes over, the earlier one is fenced, readers follow: C34, C100."""
     old = StatePublisher(backend.open(), keys.namespace, writer_id="old", heartbeat_s=3600)
     subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
     mine = StateSubscriber(backend.open(), keys.namespace, writer="old", poll_timeout_s=WAIT)
@@ -161,17 +164,80 @@ def test_take_over(backend: Backend, keys: Keys) -> None:
         publisher.close()
 
 
+# One store of each kind: what happens does not depend on how one connects.
+OTHER_WAYS = ("fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3", "debian-redis-tls")
+
+
+@pytest.mark.not_for(*OTHER_WAYS)
+@pytest.mark.parametrize("operation", ["refresh", "put_blobs", "append"])
+def test_a_namespace_deleted_in_the_middle(backend: Backend, keys: Keys, operation: str) -> None:
+    """Deleted while a version is on its way, it ends up whole, and with an expiry: C30."""
+    scripted = ScriptedStore(backend.open())
+    publisher = StatePublisher(scripted, keys.namespace, heartbeat_s=0.05)
+    publisher.publish(state(1)).wait(WAIT)
+    with scripted.paused(operation):
+        calls = scripted.calls[operation]
+        publisher.publish(state(2))
+        scripted.wait_for_calls(operation, calls + 1)
+        delete(backend, keys)
+    publisher.flush(WAIT)
+    reader = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
+    got: list[Snapshot] = []
+    reader.wait_for(got.append, timeout=WAIT)
+    assert number_in(got[-1]) == 2
+    assert all(seconds > 0 for seconds in backend.expiries(keys).values())
+    publisher.close()
+
+
+def delete(backend: Backend, keys: Keys) -> None:
+    """What an operator does who thinks that the run is over."""
+    store = backend.open()
+    if isinstance(store, MemoryStore):
+        for name in backend.expiries(keys):
+            store._values.pop(name)
+    else:
+        run(store, ("DEL", *backend.expiries(keys)))
+
+
+@pytest.mark.not_for(*OTHER_WAYS)
+def test_pinned_versions_stay(backend: Backend, keys: Keys) -> None:
+    """A pinned version can be read, whole, until it is unpinned, whatever came after it: C104."""
+    store = backend.open()
+    publisher = StatePublisher(backend.open(), keys.namespace, history=2)
+    pinned = publisher.publish(state(1)).wait(WAIT)
+    publisher.flush(WAIT)
+    set_pin(store, keys, pinned)
+    for number in range(2, 9):
+        publisher.publish(state(number)).wait(WAIT)
+    publisher.flush(WAIT)
+    entries = {e.version: e.manifest for e in store.newest(keys, count=99, timeout=WAIT)}
+    assert sorted(v.number for v in entries) == [1, 7, 8]
+    digests = list(Manifest.decode(entries[pinned]).digests())
+    assert None not in store.get_blobs(keys, digests, timeout=WAIT)
+    set_pin(store, keys, None)
+    publisher.publish(state(9)).wait(WAIT)
+    publisher.flush(WAIT)
+    assert [e.version.number for e in store.newest(keys, count=99, timeout=WAIT)] == [9, 8]
+    assert None in store.get_blobs(keys, digests, timeout=WAIT)
+    publisher.close()
+
+
+def set_pin(store: Store, keys: Keys, version: Version | None) -> None:
+    if isinstance(store, MemoryStore):
+        store._set(keys.pins, {} if version is None else {"best": version}, 100)
+    elif version is None:
+        run(store, ("HDEL", keys.pins, "best"))
+    else:
+        run(store, ("HSET", keys.pins, "best", str(version)))
+
+
 def test_a_wiped_namespace_is_filled_again(backend: Backend, keys: Keys) -> None:
     """A namespace that lost everything is filled by the heartbeat, under a greater version: C63."""
-    store = backend.open()
     publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=0.05)
     subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
     first = publisher.publish(state(5)).wait(WAIT)
     subscriber.refresh(lambda s: None)
-    if isinstance(store, MemoryStore):
-        store._values.clear()
-    else:
-        run(store, ("DEL", *backend.expiries(keys)))
+    delete(backend, keys)
     later = Version(first.generation, first.number + 1)
     assert subscriber.wait_for(lambda s: None, version=later, timeout=WAIT) == later
     snapshot = StateSubscriber(backend.open(), keys.namespace).fetch(timeout=WAIT)

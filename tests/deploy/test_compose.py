@@ -93,7 +93,7 @@ def test_container_has_no_rights_to_spare(service: dict[str, Any]) -> None:
 
 
 def test_memory_limit_leaves_room_for_a_rewrite(service: dict[str, Any]) -> None:
-    """The container may use twice the server's maxmemory, and no swap."""
+    """The container may use twice the server's maxmemory, and no swap: C64."""
     (amount,) = re.findall(r"^maxmemory (\d+)gb$", PROFILE.read_text(), re.MULTILINE)
     limit = service["mem_limit"]
     assert int(limit[:-1]) * UNITS[limit[-1]] >= 2 * int(amount) * UNITS["g"]

@@ -20,18 +20,21 @@ def passwords(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"PASSWORD_OF_{role}", password)
 
 
-def store(server: Server, user: str) -> Store:
-    return open_store(f"unix://{user}@{server.socket}", password_env=f"PASSWORD_OF_{user}")
+def store(server: Server, user: str, protocol: int = 2) -> Store:
+    url = f"unix://{user}@{server.socket}?protocol={protocol}"
+    return open_store(url, password_env=f"PASSWORD_OF_{user}")
 
 
-def test_library_needs_no_right_that_its_role_lacks(boot: Boot) -> None:
-    """Taking over, publishing, retention, heartbeat, fetching and noting: nothing is refused."""
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_library_needs_no_right_that_its_role_lacks(boot: Boot, protocol: int) -> None:
+    """Taking over, publishing, retention, heartbeat, fetching and noting are not refused: C83."""
     server = boot()
     got: list[Snapshot] = []
     for _ in range(2):
-        publisher = StatePublisher(store(server, "learner"), "n", history=2, heartbeat_s=0.05)
+        learner, runner = store(server, "learner", protocol), store(server, "runner", protocol)
+        publisher = StatePublisher(learner, "n", history=2, heartbeat_s=0.05)
         with contextlib.closing(publisher):
-            reader = StateSubscriber(store(server, "runner"), "n", name="r", poll_timeout_s=5)
+            reader = StateSubscriber(runner, "n", name="r", poll_timeout_s=5)
             for number in range(5):
                 publisher.publish({"rl_module/p": {"w": np.full(3, number)}}).wait(10)
                 assert reader.refresh(got.append)

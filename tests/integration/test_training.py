@@ -63,7 +63,7 @@ def train_until_published(algo: Any, *, versions: int = 3, iterations: int = 15)
 
 @pytest.mark.parametrize("runners", [1, 2])
 def test_ppo_with_filter(server: EmbeddedServer, build: Any, runners: int) -> None:
-    """After train(), every EnvRunner of PPO has the published weights and filter state."""
+    """After train(), every EnvRunner of PPO has the published weights and filter state. C22"""
     config = ppo(runners=runners).env_runners(env_to_module_connector=mean_std)
     algo = build(with_redis_state(config, server.url))
     first = published(algo)
@@ -86,7 +86,7 @@ def test_ppo_with_filter(server: EmbeddedServer, build: Any, runners: int) -> No
 @pytest.mark.parametrize("config_class", [APPOConfig, IMPALAConfig])
 @pytest.mark.parametrize("learners", [0, 1])
 def test_asynchronous(server: EmbeddedServer, build: Any, config_class: Any, learners: int) -> None:
-    """APPO and IMPALA publish in the background, and EnvRunners reach the newest version."""
+    """APPO and IMPALA publish in the background, and EnvRunners reach the newest. C22 C56"""
     config = async_(config_class, learners=learners).env_runners(env_to_module_connector=mean_std)
     algo = build(with_redis_state(config, server.url))
     first = published(algo)

@@ -68,6 +68,24 @@ def test_a_stalled_transfer_is_given_up_early() -> None:
         store.close()
 
 
+def test_a_slow_transfer_is_not_given_up() -> None:
+    """A transfer may take longer than a poll, and than connecting, as long as bytes arrive: C74."""
+
+    def dripping(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"$20\r\n")
+        for _ in range(20):
+            time.sleep(0.02)
+            connection.sendall(b"x")
+        connection.sendall(b"\r\n")
+        silent(connection)
+
+    with peer(dripping) as url:
+        store = open_store(url, connect_timeout_s=0.1, poll_timeout_s=0.05, stall_timeout_s=WAIT)
+        assert store.get_blobs(KEYS, ["0" * 32], timeout=WAIT) == [b"x" * 20]
+        store.close()
+
+
 @pytest.mark.parametrize(
     ("handler", "expected"),
     [
@@ -288,13 +306,19 @@ def test_pools_never_retry() -> None:
     assert pool.connection_kwargs["protocol"] == 3
 
 
-@pytest.mark.parametrize("cert_reqs", ["required", "none"])
-def test_tls_options(cert_reqs: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "cert_reqs", "checked"),
+    [
+        ("", "required", True),
+        ("?ssl_check_hostname=false", "required", False),
+        ("?ssl_cert_reqs=optional", "optional", True),
+        ("?ssl_cert_reqs=none", "none", False),
+    ],
+)
+def test_tls_options(query: str, cert_reqs: str, checked: bool) -> None:
     """Certificates are verified and host names checked, unless the URL says otherwise: C82."""
-    url = "rediss://h" + ("?ssl_cert_reqs=none" if cert_reqs == "none" else "")
-    options = make_pool(parse_url(url), connect_timeout_s=1.0).connection_kwargs
-    assert options["ssl_cert_reqs"] == cert_reqs
-    assert options["ssl_check_hostname"] is (cert_reqs == "required")
+    options = make_pool(parse_url(f"rediss://h{query}"), connect_timeout_s=1.0).connection_kwargs
+    assert (options["ssl_cert_reqs"], options["ssl_check_hostname"]) == (cert_reqs, checked)
 
 
 def test_a_sentinel_url_makes_a_sentinel_pool() -> None:

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from redis_state_sync import Settings, SettingsError, open_store
-from redis_state_sync.credentials import EnvironmentCredentials, load_provider
+from redis_state_sync.credentials import (
+    EnvironmentCredentials,
+    SentinelCredentials,
+    load_provider,
+)
 from redis_state_sync.endpoint import parse_url
 from redis_state_sync.errors import StoreAuthError, StoreError
 from redis_state_sync.publisher import StatePublisher
@@ -21,8 +25,10 @@ ENV = "REDIS_STATE_SYNC_PASSWORD"
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("URL", "USERNAME", "PASSWORD", "PASSWORD_FILE"):
-        monkeypatch.delenv(f"REDIS_STATE_SYNC_{name}", raising=False)
+    for name in ("USERNAME", "PASSWORD", "PASSWORD_FILE"):
+        for of in ("", "SENTINEL_"):
+            monkeypatch.delenv(f"REDIS_STATE_SYNC_{of}{name}", raising=False)
+    monkeypatch.delenv("REDIS_STATE_SYNC_URL", raising=False)
 
 
 def credentials(url: str = "redis://h") -> EnvironmentCredentials:
@@ -58,6 +64,20 @@ def test_user_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV, "pw")
     assert credentials().get_credentials() == ("runner", "pw")
     assert credentials("redis://me@h").get_credentials() == ("me", "pw")
+
+
+def test_sentinels_have_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """User and password of sentinels come from their own variables or file, and no others: C94."""
+    monkeypatch.setenv(ENV, "of-the-data")
+    monkeypatch.setenv("REDIS_STATE_SYNC_USERNAME", "of-the-data")
+    assert not SentinelCredentials().available()
+    monkeypatch.setenv("REDIS_STATE_SYNC_SENTINEL_PASSWORD", SECRET)
+    assert SentinelCredentials().get_credentials() == (SECRET,)
+    monkeypatch.setenv("REDIS_STATE_SYNC_SENTINEL_USERNAME", "app")
+    (tmp_path / "f").write_text("from-file\n")
+    monkeypatch.setenv("REDIS_STATE_SYNC_SENTINEL_PASSWORD_FILE", str(tmp_path / "f"))
+    assert SentinelCredentials().get_credentials() == ("app", "from-file")
+    assert repr(SentinelCredentials()) == "SentinelCredentials(<redacted>)"
 
 
 def test_nothing_to_authenticate_with() -> None:

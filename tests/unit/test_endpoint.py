@@ -84,6 +84,7 @@ def test_valkeys_is_encrypted() -> None:
         (f"redis://u:{SECRET}@h?protocol=4", "2 or 3"),
         (f"rediss://u:{SECRET}@h?ssl_cert_reqs=maybe", "required, optional or none"),
         (f"rediss://u:{SECRET}@h?ssl_check_hostname=1", "true or false"),
+        (f"rediss://u:{SECRET}@h?ssl_cert_reqs=none&ssl_check_hostname=true", "proves nothing"),
         (f"redis://u:{SECRET}@h/x", "number"),
         (f"redis://u:{SECRET}@h/-1", "number"),
         (f"redis://u:{SECRET}@h/1/2", "too many"),

@@ -16,11 +16,15 @@ from redis_state_sync import (
     Version,
     errors,
 )
+from redis_state_sync.announcer import Announcer
+from redis_state_sync.blobs import Blob
+from redis_state_sync.codec import encode
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.events import Event, Failed
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest, Writer
 from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.store import Store
 from redis_state_sync.testing import ScriptedStore
 from tests.unit.states import WAIT, Reader, number_in, publishing, state
 
@@ -220,6 +224,80 @@ def test_the_heartbeat_survives_an_outage(store: ScriptedStore) -> None:
         calls = store.calls["newest"]
         store.wait_for_calls("newest", calls + 2)
         assert publisher.healthy
+
+
+def test_a_slow_run_does_not_expire() -> None:
+    """A learner that publishes nothing for days keeps its namespace; a dead one's goes: C67."""
+    now = 5_000.0
+    store, keys = MemoryStore(clock=lambda: now), Keys("n")
+    announcer = announcing(store, history=2)
+    for number in (1, 2):
+        announcer.announce(Version(announcer.generation, number), blobs(number), None)
+        announcer.retain()
+    store._set(keys.pins, {"best": Version(announcer.generation, 1)}, 100.0)
+    for _ in range(100):
+        now += 60
+        assert announcer.look_after() is False
+    for entry in store.newest(keys, count=9, timeout=1):
+        digests = list(Manifest.decode(entry.manifest).digests())
+        assert None not in store.get_blobs(keys, digests, timeout=1)
+    assert len(store.newest(keys, count=9, timeout=1)) == 2
+    assert store.pins(keys, timeout=1).keys() == {"best"}
+    now += 101
+    assert store.newest(keys, timeout=1) == []
+    assert store.get_blobs(keys, digests, timeout=1) == [None] * len(digests)
+
+
+def announcing(store: Store, *, history: int) -> Announcer:
+    """A publisher without a thread."""
+    return Announcer(
+        store,
+        Keys("n"),
+        Writer("w", "host", 1),
+        history=history,
+        ttl_s=100.0,
+        probe_timeout_s=1,
+        transfer_timeout_s=1,
+    )
+
+
+def blobs(number: int) -> dict[str, Blob]:
+    return {name: Blob(encode(tree)) for name, tree in state(number).items()}
+
+
+def test_a_full_store_keeps_the_newest_version(store: ScriptedStore) -> None:
+    """A full store loses what it can spare, never the version that readers act with: C29, C61."""
+    announcer = announcing(store, history=3)
+    versions = [Version(announcer.generation, number) for number in range(1, 6)]
+    for version in versions[:3]:
+        announcer.announce(version, blobs(version.number), None)
+        announcer.retain()
+    store.lose_reply("put_blobs", errors.StoreFullError("used memory > maxmemory"))
+    with pytest.raises(errors.StoreFullError):
+        announcer.announce(versions[3], blobs(4), None)
+    assert [e.version for e in store.newest(announcer.keys, count=9, timeout=1)] == [versions[2]]
+    # Of the one that failed nothing is left, of the newest everything.
+    assert isinstance(store.inner, MemoryStore)
+    assert len([key for key in store.inner._values if ":blob:" in key]) == 2
+    snapshot = Reader(store).refresh()
+    assert snapshot is not None
+    assert number_in(snapshot) == 3
+    announcer.announce(versions[4], blobs(5), None)
+
+
+def test_a_version_whose_reply_was_lost_is_dropped_too(store: ScriptedStore) -> None:
+    """What was stored without the learner's knowledge goes like any other version: C28, C66."""
+    with publishing(store, history=1) as publisher:
+        store.lose_reply("append", errors.StoreTimeoutError("reply lost"))
+        with store.paused("append"):
+            publisher.publish(state(1))
+            store.wait_for_calls("append", 2)
+            publisher.publish(state(2))  # Replaces the first, which is stored none the less.
+        publisher.flush(WAIT)
+        publisher.publish(state(3)).wait(WAIT)
+        publisher.flush(WAIT)
+        stored = [e.version for e in store.newest(publisher.keys, count=9, timeout=1)]
+        assert stored == [publisher.last_version]
 
 
 def test_the_older_learner_is_refused(store: ScriptedStore) -> None:

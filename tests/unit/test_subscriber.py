@@ -296,6 +296,35 @@ def test_max_staleness() -> None:
         assert reader.refresh() is not None
 
 
+def test_applies_only_within_refresh(store: ScriptedStore) -> None:
+    """A version is applied by `refresh`, on its caller's thread, and by nothing else: C21."""
+    applied_on: list[threading.Thread] = []
+    subscriber = StateSubscriber(store, "n")
+    with publishing(store) as publisher:
+        for number in (1, 2):
+            publisher.publish(state(number)).wait(WAIT)
+            # A forward pass goes on here, while another thread looks and fetches.
+            other = threading.Thread(target=lambda: (subscriber.poll(), subscriber.fetch()))
+            other.start()
+            other.join(WAIT)
+            assert len(applied_on) == number - 1
+            subscriber.refresh(lambda s: applied_on.append(threading.current_thread()))
+    assert applied_on == [threading.main_thread()] * 2
+
+
+def test_each_reader_fetches_for_itself(store: ScriptedStore) -> None:
+    """Without a cache on the host eight readers fetch eight times, and the numbers say so: C68."""
+    readers = [Reader(store) for _ in range(8)]
+    with publishing(store) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        for reader in readers:
+            reader.refresh()
+        sent = publisher.stats.bytes_sent
+    fetched = [e.bytes_fetched for reader in readers for e in reader.seen(Fetched)]
+    assert fetched == [sent] * 8
+    assert store.calls["get_blobs"] == 8
+
+
 def test_wait_for(store: ScriptedStore) -> None:
     """`wait_for` returns once the version is held, and names what is missing when it gives up."""
     subscriber = StateSubscriber(store, "n")

@@ -34,6 +34,16 @@ def test_each_test_has_a_store_of_its_own(redis_state_store: RedisStore, attempt
     redis_state_store.append(keys, Version(1, attempt), b"m", ttl_s=60, timeout=WAIT)
 
 
+def test_fakes_are_bounded_like_servers(redis_state_store: RedisStore) -> None:
+    """Settings of time apply to every call on a fake store, whatever its client ignores: C112."""
+    reader = StateSubscriber(redis_state_store, "n", poll_timeout_s=0.5, transfer_timeout_s=5.0)
+    with publishing(redis_state_store, transfer_timeout_s=5.0, connect_timeout_s=1.0) as publisher:
+        version = publisher.publish(state(1)).wait(WAIT)
+        assert reader.wait_for(lambda s: None, timeout=WAIT) == version
+        with pytest.raises(StoreTimeoutError):
+            redis_state_store.time_ms(timeout=0.0)
+
+
 def test_other_processes_reach_the_fake_server(redis_state_fake_server: FakeStateServer) -> None:
     """A state published here is read by a process that knows the URL only."""
     with publishing(open_store(redis_state_fake_server.url)) as publisher:
