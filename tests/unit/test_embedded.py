@@ -182,3 +182,12 @@ def test_a_killed_driver_takes_its_server_along(tmp_path: Path) -> None:
         time.sleep(0.02)
     assert not folder.exists()
     assert not alive(int(pid))
+
+
+def test_a_long_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TMPDIR is too long for a socket's path, the server still starts."""
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with EmbeddedServer() as server:
+        assert open_store(server.url).time_ms(timeout=WAIT) > 0

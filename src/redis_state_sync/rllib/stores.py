@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 from redis_state_sync.backends import resolve_endpoint, store_from
 from redis_state_sync.credentials import EnvironmentCredentials
-from redis_state_sync.embedded import EmbeddedServer
+from redis_state_sync.embedded import EmbeddedServer, short_temp_dir
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.redis_store import RedisStore
@@ -76,7 +75,7 @@ def _socket_path(writer_id: str) -> Path:
     Raises:
         SettingsError: If the folder belongs to someone else, who could listen in our place.
     """
-    folder = Path(tempfile.gettempdir()) / f"redis-state-sync-{os.getuid()}"
+    folder = short_temp_dir() / f"redis-state-sync-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if facts.st_uid != os.getuid() or facts.st_mode & 0o077 or folder.is_symlink():
