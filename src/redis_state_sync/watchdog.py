@@ -10,7 +10,11 @@ from pathlib import Path
 # process's by then: the command line tells.
 _SCRIPT = """
 cat > /dev/null
-if { tr '\\0' ' ' < /proc/$0/cmdline || ps -o args= -p $0; } | grep -qF -- "$1"; then kill $0; fi
+is_server() { { tr '\\0' ' ' < /proc/$0/cmdline || ps -o args= -p $0; } | grep -qF -- "$1"; }
+if is_server "$1"; then kill $0; fi
+# A server that is ending still writes to its folder.
+for _ in 1 2 3 4 5 6 7 8 9 10; do is_server "$1" || break; sleep 0.2; done
+if is_server "$1"; then kill -9 $0; sleep 0.2; fi
 shift
 rm -rf -- "$@"
 """
