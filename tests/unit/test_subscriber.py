@@ -296,6 +296,22 @@ def test_max_staleness() -> None:
         assert reader.refresh() is not None
 
 
+def test_a_forgetful_reader_does_not_go_back(store: ScriptedStore) -> None:
+    """After `forget` the version held before may come again, an older one never does: C10, C19."""
+    reader = Reader(store)
+    with publishing(store) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        version = publisher.publish(state(2)).wait(WAIT)
+        publisher.flush(WAIT)
+        for _ in range(2):
+            snapshot = reader.refresh()
+            assert snapshot is not None
+            assert snapshot.version == version
+            reader.subscriber.forget()
+        store.drop(publisher.keys, [version], [], timeout=1)  # as a failover does
+        assert reader.refresh() is None
+
+
 def test_applies_only_within_refresh(store: ScriptedStore) -> None:
     """A version is applied by `refresh`, on its caller's thread, and by nothing else: C21."""
     applied_on: list[threading.Thread] = []
