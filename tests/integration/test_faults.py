@@ -157,6 +157,7 @@ def test_rejected_state_leaves_the_env_runner_whole(server: EmbeddedServer, buil
     """Weights of another shape are refused as a whole; a later good version is applied. C14 C44"""
     algo = build(with_redis_state(ppo(), server.url))
     algo.train()
+    runner_call(algo, lambda r: None)  # Until it has looked for the newest version, as it was told.
     good = published(algo)
     publisher = algo.redis_state_sync.publisher
     weights = good["rl_module/default_policy"]

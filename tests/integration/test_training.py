@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from ray.rllib.algorithms.appo import APPOConfig
@@ -169,23 +170,55 @@ def _component_bytes(algo: Any) -> dict[str, int]:
     return {n: c.size for n, c in Manifest.decode(entry.manifest).components.items()}
 
 
-def test_lstm_and_frame_stacking(server: EmbeddedServer, build: Any) -> None:
-    """An LSTM module's weights arrive like any other's; so does a frame-stacking pipeline."""
+def test_lstm(server: EmbeddedServer, build: Any) -> None:
+    """An LSTM module's weights arrive like any other's."""
     config = ppo().rl_module(model_config=DefaultModelConfig(use_lstm=True, max_seq_len=10))
     algo = build(with_redis_state(config, server.url))
     algo.train()
     state = published(algo)
     assert any("lstm" in name for name in state["rl_module/default_policy"])
     assert_runners_hold(algo.env_runner_group, state, expected=1)
-    algo.stop()
 
-    config = ppo().env_runners(
-        env_to_module_connector=lambda env, spaces, device: FrameStackingEnvToModule(num_frames=2)
+
+class TinyImages(gym.Env[Any, Any]):
+    """Frames of 10 x 10 pixels in one channel, which is what frame stacking takes."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (10, 10, 1), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any = None) -> None:
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros((10, 10, 1), np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        frame = np.full((10, 10, 1), self.steps / 20, np.float32)
+        return frame, float(action), self.steps >= 20, False, {}
+
+
+def test_frame_stacking(server: EmbeddedServer, build: Any) -> None:
+    """A module that sees stacked frames, and its pipeline, are held as published."""
+    config = (
+        ppo()
+        .environment(TinyImages)
+        .env_runners(
+            env_to_module_connector=lambda env, spaces, device: FrameStackingEnvToModule(
+                num_frames=2
+            )
+        )
+        .learners(
+            learner_connector=lambda obs_space, action_space: FrameStackingLearner(num_frames=2)
+        )
     )
-    config.training(learner_connector=lambda obs, act: FrameStackingLearner(num_frames=2))
     algo = build(with_redis_state(config, server.url))
+    first = published(algo)
     algo.train()
-    assert_runners_hold(algo.env_runner_group, published(algo), expected=1)
+    state = published(algo)
+    assert differs(first, state, "rl_module/default_policy")
+    assert_runners_hold(algo.env_runner_group, state, expected=1)
 
 
 @pytest.mark.parametrize("config", [ppo(runners=0), async_(APPOConfig, runners=0)])
