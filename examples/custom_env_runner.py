@@ -48,8 +48,8 @@ try:
     for iteration in range(1, args.iterations + 1):
         runners = algorithm.train()["env_runners"]
         print(
-            f"iteration {iteration}: {runners['versions_used']:.0f} versions used, "
-            f"{runners['samples_without_change']:.0f} samples found nothing newer"
+            f"iteration {iteration}: {runners.get('versions_used', 0):.0f} versions used, "
+            f"{runners.get('samples_without_change', 0):.0f} samples found nothing newer"
         )
 finally:
     algorithm.stop()

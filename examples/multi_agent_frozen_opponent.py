@@ -10,7 +10,7 @@ not hold already.
 import argparse
 
 import ray
-from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from redis_state_sync.rllib import with_redis_state
@@ -32,7 +32,7 @@ def opponent_weights(env_runner):
 ray.init(num_cpus=4, include_dashboard=False)
 
 config = (
-    APPOConfig()
+    PPOConfig()
     .environment(MultiAgentCartPole, env_config={"num_agents": 2})
     .env_runners(num_env_runners=2)
     .multi_agent(
@@ -40,10 +40,10 @@ config = (
         policy_mapping_fn=module_of,
         policies_to_train=["main"],
     )
+    .training(train_batch_size_per_learner=1000, minibatch_size=250, num_epochs=5)
     .learners(num_learners=0)
-    .reporting(min_time_s_per_iteration=2)
 )
-config = with_redis_state(config, args.url)  # after .multi_agent(): it picks the EnvRunner class
+config = with_redis_state(config, args.url)
 
 algorithm = config.build_algo()
 try:

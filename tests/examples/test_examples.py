@@ -42,9 +42,11 @@ def test_multi_agent_frozen_opponent() -> None:
             r"iteration 2: ([\d,]+) versions, ([\d,]+) bytes sent, ([\d,]+)", printed
         )[0]
     )
-    assert versions > 2
-    # Two modules of the same size: all of both once, then one of them sent and one saved.
-    assert saved / (versions - 1) == pytest.approx(sent / (versions + 1), rel=0.1)
+    # A first version, then in each iteration one with new weights and one with new connectors.
+    assert versions == 1 + 2 * 2
+    # Two modules of the same size. Sent: both, then one with each new weights. Not sent again: the
+    # other one then, and both with each new connectors.
+    assert saved / (3 * 2) == pytest.approx(sent / (2 + 2), rel=0.1)
     assert "the opponent is the same in all EnvRunners, before and after: True" in printed
 
 
@@ -52,8 +54,9 @@ def test_multi_agent_frozen_opponent() -> None:
 @pytest.mark.timeout(180)
 def test_custom_env_runner() -> None:
     """An EnvRunner class of the user's own follows the published versions."""
-    printed = run("custom_env_runner.py", "--iterations", "2")
-    assert int(re.findall(r"iteration 2: (\d+) versions used", printed)[0]) > 2
+    printed = run("custom_env_runner.py", "--iterations", "4")
+    # At least the first version, in each of the two; how many more depends on the machine.
+    assert int(re.findall(r"iteration 4: (\d+) versions used", printed)[0]) >= 2
 
 
 def test_bring_your_own_learner() -> None:

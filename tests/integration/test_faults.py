@@ -96,11 +96,13 @@ def test_appo_trains_through_an_outage(fragile: EmbeddedServer, build: Any) -> N
     algo = build(with_redis_state(config, fragile.url))
     before = algo.train()
     fragile.kill()
-    for _ in range(3):
+    for _ in range(30):  # How much happens in an iteration of a second depends on the machine.
         during = algo.train()
+        if during["redis_state"]["num_pushes_lifetime"] > 1:
+            break
     assert during["num_env_steps_sampled_lifetime"] > before["num_env_steps_sampled_lifetime"]
     assert during["fault_tolerance"]["num_remote_worker_restarts"] == 0
-    assert during["redis_state"]["num_pushes_lifetime"] > 0
+    assert during["redis_state"]["num_pushes_lifetime"] > 1
     fragile.start()
     deadline = time.monotonic() + 10
     while not algo.redis_state_sync.publisher.healthy and time.monotonic() < deadline:
