@@ -16,6 +16,7 @@ from redis_state_sync.errors import (
     StaleStateError,
     StoreError,
 )
+from redis_state_sync.keyring import Keyring
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.settings import Settings
 from redis_state_sync.snapshot import Snapshot
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApplyError",
     "CodecError",
+    "Keyring",
     "PublishTimeoutError",
     "RedisStateSyncError",
     "Settings",

@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 from redis_state_sync.blobs import Blob
 from redis_state_sync.errors import (
+    CodecError,
     NotNewerError,
-    StalePublisherError,
     StoreError,
     StoreFullError,
 )
+from redis_state_sync.keyring import Keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest, Writer
+from redis_state_sync.records import Records
 from redis_state_sync.retention import Retention
-from redis_state_sync.store import Store
-from redis_state_sync.takeover import describe_usurper, take_over
+from redis_state_sync.store import Entry, Store
+from redis_state_sync.takeover import Tenure
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -49,6 +51,7 @@ class Announcer:
         ttl_s: Seconds until what is not refreshed expires.
         probe_timeout_s: Most seconds for taking over and for looking after the store.
         transfer_timeout_s: Most seconds for storing one version.
+        keyring: Signs every record, and tells another learner's from a forger's. None: neither.
 
     Raises:
         StoreError: If the namespace can not be taken over.
@@ -64,11 +67,13 @@ class Announcer:
         ttl_s: float,
         probe_timeout_s: float,
         transfer_timeout_s: float,
+        keyring: Keyring | None = None,
     ) -> None:
         self.store = store
         self.keys = keys
         self.writer = writer
-        self.retention = Retention(store, keys, history)
+        self.records = Records(keys, keyring)
+        self.retention = Retention(store, keys, self.records, history)
         self._ttl_s = ttl_s
         self._probe_timeout_s = probe_timeout_s
         self._timeout_s = transfer_timeout_s
@@ -76,45 +81,66 @@ class Announcer:
         # Blobs sent since the last tidying up: a version that failed may have left some.
         self._uploaded: set[str] = set()
         self.last: Announced | None = None
-        claim = take_over(store, keys, writer, ttl_s=ttl_s, timeout=probe_timeout_s)
-        self.generation = claim.generation
+        self._tenure = Tenure(
+            store, keys, self.records, writer, ttl_s=ttl_s, timeout=probe_timeout_s
+        )
         self.retention.load(timeout=probe_timeout_s)
 
+    @property
+    def generation(self) -> int:
+        """The generation that this learner claimed last."""
+        return self._tenure.generation
+
     def announce(
-        self, version: Version, blobs: Mapping[str, Blob], weights_seq_no: int | None
+        self, number: int, blobs: Mapping[str, Blob], weights_seq_no: int | None
     ) -> Announced:
         """Stores a version: first the blobs that the store lacks, then the manifest.
+
+        Args:
+            number: Its number within this generation.
+            blobs: Component name -> encoded component.
+            weights_seq_no: See `Manifest`.
 
         Raises:
             StalePublisherError: If another learner took over.
             StoreError: If the store fails. Nothing is announced, and it can be tried again.
         """
         try:
-            return self._announce(version, blobs, weights_seq_no)
+            return self._announce(number, blobs, weights_seq_no)
         except StoreFullError:
             self._make_room()
             raise
 
     def _announce(
-        self, version: Version, blobs: Mapping[str, Blob], weights_seq_no: int | None
+        self, number: int, blobs: Mapping[str, Blob], weights_seq_no: int | None
     ) -> Announced:
         manifest = self.describe(blobs, weights_seq_no)
         sent, saved = self._upload(blobs.values())
+        version = Version(self.generation, number)
         try:
-            self.store.append(
-                self.keys, version, manifest.encode(), ttl_s=self._ttl_s, timeout=self._timeout_s
-            )
+            self._append(version, manifest)
         except NotNewerError as error:
             (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
             if top is None:
                 raise  # Wiped in between, so nobody took over: it is tried again.
-            # Our own id on top means that an earlier try was stored and its reply lost.
-            if top.version != version:
-                raise StalePublisherError(
-                    describe_usurper(self.store, self.keys, self.generation, top)
-                ) from error
+            # Our own record on top means that an earlier try was stored and its reply lost.
+            if top.version != version or not self._holds(top, manifest):
+                self._tenure.contested(top, error)
+                version = Version(self.generation, number)
+                self._append(version, manifest)
         self.last = Announced(version, manifest, sent, saved)
         return self.last
+
+    def _append(self, version: Version, manifest: Manifest) -> None:
+        record = self.records.seal(version, manifest)
+        self.store.append(self.keys, version, record, ttl_s=self._ttl_s, timeout=self._timeout_s)
+
+    def _holds(self, entry: Entry, manifest: Manifest) -> bool:
+        try:
+            found = self.records.open(entry)
+        except CodecError:
+            return False
+        return found.writer == self.writer and found.components == manifest.components
 
     def describe(self, blobs: Mapping[str, Blob], weights_seq_no: int | None) -> Manifest:
         """The manifest of a version that consists of these blobs."""
@@ -123,6 +149,7 @@ class Announcer:
             time_ms=time.time_ns() // 1_000_000,
             components={name: blob.component for name, blob in blobs.items()},
             weights_seq_no=weights_seq_no,
+            algorithm=self.records.algorithm,
         )
 
     def published(self, blobs: Mapping[str, Blob], weights_seq_no: int | None) -> Version | None:
@@ -167,7 +194,7 @@ class Announcer:
         """Refreshes expiries, and finds out whether the newest version has to be published again.
 
         Returns:
-            Whether the store lost it, or one of its blobs.
+            Whether the store lost it, or one of its blobs, or a reader found one damaged.
 
         Raises:
             StalePublisherError: If another learner took over.
@@ -175,10 +202,11 @@ class Announcer:
         """
         newest = self.store.newest(self.keys, timeout=self._probe_timeout_s)
         if newest and newest[0].version.generation > self.generation:
-            raise StalePublisherError(
-                describe_usurper(self.store, self.keys, self.generation, newest[0])
-            )
+            self._tenure.contested(newest[0])
+            return self.last is not None
         if self.last is None:
+            if not newest or newest[0].version.generation < self.generation:
+                self._tenure.restore()
             return False
         if not newest or newest[0].version < self.last.version:
             return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from redis_state_sync.codec import Buffer
-from redis_state_sync.manifest import Component, Piece, digest_of
+from redis_state_sync.manifest import XXH3, Component, Piece, digest_of
 
 # Old servers stall other clients while they answer with a large value; pieces of up to 4 MB cost
 # nothing and keep them served.
@@ -18,9 +18,11 @@ class Blob:
 
     Args:
         data: The encoded bytes, shape ``(n,)``, dtype uint8; never changed again.
+        algorithm: Of the digests, see `Manifest.algorithm`.
     """
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, algorithm: str = XXH3) -> None:
+        self._algorithm = algorithm
         self._view = memoryview(data)  # type: ignore[arg-type] # an array is a buffer
 
     def _cuts(self) -> Iterator[memoryview]:
@@ -30,7 +32,9 @@ class Blob:
     @cached_property
     def component(self) -> Component:
         """What the manifest says about it."""
-        return Component(tuple(Piece(digest_of(cut), len(cut)) for cut in self._cuts()))
+        return Component(
+            tuple(Piece(digest_of(cut, self._algorithm), len(cut)) for cut in self._cuts())
+        )
 
     def pieces(self) -> Iterator[tuple[str, memoryview]]:
         """Digest and bytes of each piece, in order."""

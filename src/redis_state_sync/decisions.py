@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from redis_state_sync.errors import DecodeError
+from redis_state_sync.errors import CodecError
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.store import Entry
 from redis_state_sync.version import Version
@@ -52,22 +52,30 @@ class Choice:
         floor: Nothing up to here needs to be looked at again.
         foreign: Whether a newer version of another writer was passed over.
         broken: Why a newer entry was passed over as unreadable, or None.
+        behind: Whether the store lost what the reader had taken already.
     """
 
     version: Version | None
     manifest: Manifest | None
     floor: Version | None
     foreign: bool = False
-    broken: str | None = None
+    broken: CodecError | None = None
+    behind: bool = False
 
 
-def choose(entries: Sequence[Entry], floor: Version | None, writer: str | None) -> Choice:
+def choose(
+    entries: Sequence[Entry],
+    floor: Version | None,
+    writer: str | None,
+    read: Callable[[Entry], Manifest],
+) -> Choice:
     """Picks the newest state that a reader may take.
 
     Args:
         entries: What the store says is newer than `floor`, newest first.
         floor: The newest version that the reader holds or has looked at.
         writer: Take states of this writer id only; None: of any.
+        read: Returns an entry's manifest; raises `CodecError`.
     """
     foreign, broken = False, None
     top = max([e.version for e in entries] + ([] if floor is None else [floor]), default=None)
@@ -75,9 +83,9 @@ def choose(entries: Sequence[Entry], floor: Version | None, writer: str | None) 
         if entry.version.is_claim or (floor is not None and entry.version <= floor):
             continue
         try:
-            manifest = Manifest.decode(entry.manifest)
-        except DecodeError as error:
-            broken = broken or f"{entry.version}: {error}"
+            manifest = read(entry)
+        except CodecError as error:
+            broken = broken or type(error)(f"skipped version {entry.version}: {error}")
             continue
         if writer is not None and manifest.writer.id != writer:
             foreign = True

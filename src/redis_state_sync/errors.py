@@ -41,6 +41,14 @@ class IntegrityError(CodecError):
     """Received bytes do not have the digest that the manifest names."""
 
     category = "integrity"
+    digest: str | None = None
+    """Of which blob, if it is one."""
+
+
+class SignatureError(CodecError):
+    """A record is unsigned, or signed by a key, for a version or a namespace that it is not of."""
+
+    category = "signature"
 
 
 class StoreError(RedisStateSyncError):
@@ -107,6 +115,14 @@ class BlobMissingError(StoreError):
     """A blob that the manifest names is gone: superseded, expired or evicted."""
 
     category = "blob_missing"
+    digest: str | None = None
+    """Of which blob."""
+
+
+class StoreBehindError(StoreError):
+    """The store's newest version is older than the one that a reader holds: it lost the newer."""
+
+    category = "behind"
 
 
 class NotNewerError(StoreError):

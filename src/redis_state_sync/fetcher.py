@@ -44,7 +44,7 @@ class Fetcher:
             if self._components.get(name) != component
         }
         pieces = {p.digest: p.size for c in wanted.values() for p in c.pieces}
-        data = self._pieces(version, pieces, timeout)
+        data = self._pieces(version, pieces, manifest.algorithm, timeout)
         blobs = {n: b for n, b in self._blobs.items() if n in manifest.components}
         for name, component in wanted.items():
             blobs[name] = _joined([data[p.digest] for p in component.pieces])
@@ -52,19 +52,23 @@ class Fetcher:
         return blobs, sum(pieces.values())
 
     def _pieces(
-        self, version: Version, pieces: Mapping[str, int], timeout: float
+        self, version: Version, pieces: Mapping[str, int], algorithm: str, timeout: float
     ) -> dict[str, bytes]:
         where = self._store.describe()
         received = self._store.get_blobs(self._keys, list(pieces), timeout=timeout)
         data: dict[str, bytes] = {}
         for (digest, size), blob in zip(pieces.items(), received, strict=True):
             if blob is None:
-                raise BlobMissingError(
+                missing = BlobMissingError(
                     f"{where}: version {version} of namespace {self._keys.namespace!r} lacks blob "
                     f"{digest} (superseded or evicted)"
                 )
-            if len(blob) != size or digest_of(blob) != digest:
-                raise IntegrityError(f"{where}: blob {digest} of version {version} is damaged")
+                missing.digest = digest
+                raise missing
+            if len(blob) != size or digest_of(blob, algorithm) != digest:
+                damaged = IntegrityError(f"{where}: blob {digest} of version {version} is damaged")
+                damaged.digest = digest
+                raise damaged
             data[digest] = blob
         return data
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from redis_state_sync.errors import SettingsError
 
 PREFIX = "rss"
+# The field by which a reader asks for a blob to be sent again. No reader's name begins so.
+RESEND = "!resend"
 MAX_NAMESPACE_LENGTH = 200
 # No braces (hash tag), no glob characters (ACL and SCAN patterns), no white space or control
 # characters: a namespace can neither leave its prefix nor match another one.
@@ -66,7 +68,7 @@ class Keys:
 
     @property
     def readers(self) -> str:
-        """Hash: reader -> last fetched version and time."""
+        """Hash: reader -> last fetched version and time; `RESEND` -> digest of a blob."""
         return f"{PREFIX}:{{{self.namespace}}}:readers"
 
     def blob(self, digest: str) -> str:

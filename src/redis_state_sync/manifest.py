@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,9 @@ FORMAT = 1
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_COMPONENT_BYTES = 1 << 40
 _DIGEST_LENGTH = 32
+# How blobs are named: fast, against accidents; or by a cryptographic digest, against forgers.
+XXH3 = "xxh3-128"
+BLAKE2B = "blake2b-128"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One blob: its digest (32 hexadecimal digits, XXH3-128) and its size in bytes."""
+    """One blob: its digest (32 hexadecimal digits) and its size in bytes."""
 
     digest: str
     size: int
@@ -66,12 +70,14 @@ class Manifest:
         components: Name -> component. Empty for a claim.
         weights_seq_no: RLlib's counter of gradient updates; not the version: it restarts at 0
             with each driver. None if the state has none.
+        algorithm: Of which algorithm the digests are: `XXH3` or `BLAKE2B`.
     """
 
     writer: Writer
     time_ms: int
     components: Mapping[str, Component] = field(default_factory=dict)
     weights_seq_no: int | None = None
+    algorithm: str = XXH3
 
     def digests(self) -> dict[str, int]:
         """Returns digest -> size of every blob, each once, in the order of use."""
@@ -86,6 +92,7 @@ class Manifest:
         data: bytes = msgpack.packb(
             {
                 "format": FORMAT,
+                "digest": self.algorithm,
                 "writer": [self.writer.id, self.writer.host, self.writer.pid],
                 "time_ms": self.time_ms,
                 "weights_seq_no": self.weights_seq_no,
@@ -111,6 +118,7 @@ class Manifest:
         match unpack(data, "manifest"):
             case {
                 "format": 1,
+                "digest": ("xxh3-128" | "blake2b-128") as algorithm,
                 "writer": [str(id_), str(host), int(pid)],
                 "time_ms": int(time_ms),
                 "weights_seq_no": (None | int()) as weights_seq_no,
@@ -121,6 +129,7 @@ class Manifest:
                     time_ms=time_ms,
                     components={n: _component(n, pieces) for n, pieces in components.items()},
                     weights_seq_no=weights_seq_no,
+                    algorithm=algorithm,
                 )
             case {"format": int(other)} if other != FORMAT:
                 raise DecodeError(f"manifest of format {other}; this package reads format {FORMAT}")
@@ -148,6 +157,8 @@ def _component(name: Any, pieces: Any) -> Component:
     return component
 
 
-def digest_of(data: Any) -> str:
-    """The name of a blob: XXH3-128 of its bytes, 32 hexadecimal digits."""
+def digest_of(data: Any, algorithm: str = XXH3) -> str:
+    """The name of a blob: 32 hexadecimal digits of its bytes' XXH3-128 or BLAKE2b-128."""
+    if algorithm == BLAKE2B:
+        return hashlib.blake2b(data, digest_size=_DIGEST_LENGTH // 2).hexdigest()
     return xxhash.xxh3_128_hexdigest(data)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis_state_sync.errors import NotNewerError
-from redis_state_sync.keys import Keys
+from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.store import Entry
 from redis_state_sync.version import Version
 
@@ -72,11 +72,13 @@ class MemoryStore:
     def refresh(
         self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
     ) -> set[str]:
-        """Refreshes expiries; returns the missing digests."""
+        """Refreshes expiries; returns the digests to send again."""
         with self._lock:
             for key in (keys.versions, keys.pins):
                 self._touch(key, ttl_s)
-            return {d for d in digests if not self._touch(keys.blob(d), ttl_s)}
+            missing = {d for d in digests if not self._touch(keys.blob(d), ttl_s)}
+            asked_for = (self._get(keys.readers) or {}).get(RESEND)
+            return missing | ({asked_for} if asked_for else set())
 
     def put_blobs(
         self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
@@ -85,6 +87,11 @@ class MemoryStore:
         with self._lock:
             for digest, data in blobs.items():
                 self._set(keys.blob(digest), bytes(data), ttl_s)
+            (self._get(keys.readers) or {}).pop(RESEND, None)
+
+    def ask_for_blob(self, keys: Keys, digest: str, *, ttl_s: float, timeout: float) -> None:
+        """Asks the learner to send a blob again."""
+        self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
         self, keys: Keys, digests: Sequence[str], *, timeout: float

@@ -24,6 +24,7 @@ from redis_state_sync.errors import (
     StoreError,
 )
 from redis_state_sync.events import Failed, Observer, Published, notify
+from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Writer
 from redis_state_sync.publication import Job, Publication, PublisherStats
@@ -55,6 +56,7 @@ class StatePublisher:
         connect_timeout_s: Most seconds for taking over.
         transfer_timeout_s: Most seconds for one attempt to publish.
         heartbeat_s: Seconds between looks at the store while nothing is published.
+        keyring: Signs what is published. Default: the environment's, if it has one.
         observers: Told of every event, on the publishing thread.
 
     Raises:
@@ -73,6 +75,7 @@ class StatePublisher:
         connect_timeout_s: float = 2.0,
         transfer_timeout_s: float = 60.0,
         heartbeat_s: float = HEARTBEAT_S,
+        keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
         host, self._pid = socket.gethostname(), os.getpid()
@@ -90,7 +93,9 @@ class StatePublisher:
             ttl_s=ttl_s,
             probe_timeout_s=connect_timeout_s,
             transfer_timeout_s=transfer_timeout_s,
+            keyring=keyring or find_keyring(),
         )
+        self._algorithm = self._announcer.records.algorithm
         self._number = 0
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
@@ -171,7 +176,7 @@ class StatePublisher:
             if type(name) is not str or not name:
                 raise EncodeError(f"component name {name!r} is not a non-empty str")
         encoded = {
-            name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)))
+            name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
             for name, tree in components.items()
         }
         with self._changed:
@@ -353,7 +358,7 @@ class StatePublisher:
             if same is not None:
                 return same
         started = time.monotonic()
-        stored = announcer.announce(job.version, job.blobs, job.weights_seq_no)
+        stored = announcer.announce(job.version.number, job.blobs, job.weights_seq_no)
         seconds = time.monotonic() - started
         stats = self.stats
         stats.publishes += 1
@@ -369,7 +374,7 @@ class StatePublisher:
     def _heartbeat(self) -> None:
         if self._announcer.look_after():
             logger.warning(
-                "%s lost version %s of namespace %r: publishing it again",
+                "%s lost version %s of namespace %r, or a blob of it: publishing it again",
                 self.store.describe(),
                 self.last_version,
                 self.keys.namespace,

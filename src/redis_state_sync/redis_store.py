@@ -19,7 +19,7 @@ from redis_state_sync.errors import (
     VersionError,
 )
 from redis_state_sync.exchange import Command, Exchange
-from redis_state_sync.keys import Keys
+from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import Entry
@@ -163,21 +163,31 @@ class RedisStore:
     def refresh(
         self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
     ) -> set[str]:
-        """Refreshes expiries; returns the digests whose blobs are missing."""
+        """Refreshes expiries; returns the digests to send again."""
         ttl = _whole(ttl_s)
-        commands: list[Command] = [("EXPIRE", keys.versions, ttl), ("EXPIRE", keys.pins, ttl)]
+        commands: list[Command] = [
+            ("HGET", keys.readers, RESEND),
+            ("EXPIRE", keys.versions, ttl),
+            ("EXPIRE", keys.pins, ttl),
+        ]
         commands += [("EXPIRE", keys.blob(digest), ttl) for digest in digests]
-        replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)[2:]
-        return {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
+        asked_for, _, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
+        missing = {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
+        if isinstance(asked_for, bytes):
+            missing.add(asked_for.decode("ascii", "replace"))
+        return missing
 
     def put_blobs(
         self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
     ) -> None:
-        """Stores blobs."""
+        """Stores blobs, and closes a reader's request."""
         deadline = time.monotonic() + timeout
         ttl = _whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
-            commands = [("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch]
+            commands: list[Command] = [
+                ("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch
+            ]
+            commands.append(("HDEL", keys.readers, RESEND))
             try:
                 self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
             except StoreUnavailableError as error:
@@ -190,6 +200,10 @@ class RedisStore:
                     f"{error} (if only uploads fail: the server's proto-max-bulk-len must allow "
                     f"values of {largest} bytes)"
                 ) from error
+
+    def ask_for_blob(self, keys: Keys, digest: str, *, ttl_s: float, timeout: float) -> None:
+        """Asks the learner to send a blob again."""
+        self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
         self, keys: Keys, digests: Sequence[str], *, timeout: float

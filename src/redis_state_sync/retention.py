@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from redis_state_sync.errors import DecodeError
+from redis_state_sync.errors import CodecError
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest
-from redis_state_sync.store import Store
+from redis_state_sync.records import Records
+from redis_state_sync.store import Entry, Store
 from redis_state_sync.version import Version
 
 _LOAD_AT_MOST = 1000
@@ -15,8 +16,12 @@ _LOAD_AT_MOST = 1000
 _LOOK_BEYOND = 16
 
 
+# A record that can not be read (of another format, unsigned, damaged, planted) is None here.
+Stored = Mapping[Version, Manifest | None]
+
+
 def to_drop(
-    stored: Mapping[Version, Manifest], pinned: Collection[Version], history: int
+    stored: Stored, pinned: Collection[Version], history: int
 ) -> tuple[list[Version], list[str]]:
     """Decides what goes.
 
@@ -28,13 +33,20 @@ def to_drop(
     Returns:
         The versions to forget, and the digests of blobs that only these used.
     """
-    states = sorted((v for v in stored if not v.is_claim), reverse=True)
-    kept = set(states[:history]) | (set(pinned) & set(states))
+    states = sorted((v for v, m in stored.items() if m and not v.is_claim), reverse=True)
+    newest = states[:history]
+    kept = set(newest) | (set(pinned) & set(stored))
     kept |= {v for v in stored if v.is_claim and v == max(stored)}
+    # What can not be read counts as nothing, and goes once all that is kept is newer.
+    kept |= {v for v, m in stored.items() if m is None and (not newest or v > newest[-1])}
     dropped = sorted(set(stored) - kept)
-    used = {digest for version in kept for digest in stored[version].digests()}
-    orphans = {d: None for v in dropped for d in stored[v].digests() if d not in used}
-    return dropped, list(orphans)
+    used = _digests(stored, kept)
+    return dropped, [digest for digest in _digests(stored, dropped) if digest not in used]
+
+
+def _digests(stored: Stored, versions: Collection[Version]) -> dict[str, None]:
+    manifests = [stored[version] for version in versions]
+    return {digest: None for manifest in manifests if manifest for digest in manifest.digests()}
 
 
 class Retention:
@@ -43,14 +55,16 @@ class Retention:
     Args:
         store: Where.
         keys: Of which namespace.
+        records: Reads its records.
         history: How many of the newest versions to keep, at least 1.
     """
 
-    def __init__(self, store: Store, keys: Keys, history: int) -> None:
+    def __init__(self, store: Store, keys: Keys, records: Records, history: int) -> None:
         self._store = store
         self._keys = keys
+        self._records = records
         self._history = history
-        self._stored: dict[Version, Manifest] = {}
+        self._stored: dict[Version, Manifest | None] = {}
 
     def load(self, *, timeout: float, count: int = _LOAD_AT_MOST) -> set[str]:
         """Reads what is there, whoever left it, so that it is dropped in its turn.
@@ -66,15 +80,13 @@ class Retention:
         there = {entry.version for entry in entries}
         oldest = min(there) if len(entries) == count else None
         gone = [v for v in self._stored if v not in there and (oldest is None or v > oldest)]
-        left = {d for version in gone for d in self._stored.pop(version).digests()}
+        left = _digests(self._stored, gone)
+        for version in gone:
+            del self._stored[version]
         for entry in entries:
-            if entry.version in self._stored:
-                continue
-            try:
-                self._stored[entry.version] = Manifest.decode(entry.manifest)
-            except DecodeError:
-                continue  # Not ours to judge: it leaves with the namespace's expiry.
-        return left
+            if entry.version not in self._stored:
+                self._stored[entry.version] = self._read(entry)
+        return set(left)
 
     def keep(
         self,
@@ -115,9 +127,9 @@ class Retention:
         left = self.load(timeout=timeout, count=history + _LOOK_BEYOND)
         pinned = set(self._store.pins(self._keys, timeout=timeout).values())
         versions, digests = to_drop(self._stored, pinned, history)
-        used = {d for v, m in self._stored.items() if v not in versions for d in m.digests()}
+        used = _digests(self._stored, self._stored.keys() - {*versions})
         # In the order of names, so that equal runs are equal to the byte.
-        digests += sorted(({*strays} | left) - used - {*digests})
+        digests += sorted(({*strays} | left) - used.keys() - {*digests})
         if versions or digests:
             self._store.drop(self._keys, versions, digests, timeout=timeout)
             for gone in versions:
@@ -127,5 +139,10 @@ class Retention:
     def other_digests(self, newest: Manifest) -> list[str]:
         """Digests of kept versions that the newest one does not use."""
         own = newest.digests()
-        others = {d: None for m in self._stored.values() for d in m.digests() if d not in own}
-        return list(others)
+        return [digest for digest in _digests(self._stored, self._stored) if digest not in own]
+
+    def _read(self, entry: Entry) -> Manifest | None:
+        try:
+            return self._records.open(entry)
+        except CodecError:
+            return None  # Which blobs it uses is unknown: they leave with the namespace's expiry.

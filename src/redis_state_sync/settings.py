@@ -36,6 +36,9 @@ class Settings:
         fallback_to_push: While the store is down, let Ray push the state as it does without us.
         publish_timeout_s: Most seconds that a synchronous algorithm (PPO) waits for a version to
             be stored before it falls back, or raises if `fallback_to_push` is off.
+        signed: Refuse to work without a signing key in the environment of each process, see
+            `redis_state_sync.keyring`. (Where there is one, states are signed and signatures
+            checked in any case.)
         mode: ``"async"``: publish in the background; ``"sync"``: return from the sync only when
             the version is stored; ``"auto"``: async for IMPALA and APPO, else sync.
 
@@ -57,6 +60,7 @@ class Settings:
     max_staleness_s: float | None = None
     fallback_to_push: bool = True
     publish_timeout_s: float = 10.0
+    signed: bool = False
     mode: Literal["auto", "async", "sync"] = "auto"
 
     def __post_init__(self) -> None:
@@ -91,8 +95,9 @@ class Settings:
             self._check_seconds("max_staleness_s", self.max_staleness_s)
         if self.ttl_s < 10:
             raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
-        if type(self.fallback_to_push) is not bool:
-            raise SettingsError("fallback_to_push must be True or False")
+        for name in ("fallback_to_push", "signed"):
+            if type(getattr(self, name)) is not bool:
+                raise SettingsError(f"{name} must be True or False")
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
 

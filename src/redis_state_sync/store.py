@@ -54,13 +54,25 @@ class Store(Protocol):
     def refresh(
         self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
     ) -> set[str]:
-        """Refreshes the expiry of versions, pins and these blobs. Returns the missing digests."""
+        """Refreshes the expiry of versions, pins and these blobs.
+
+        Returns:
+            The digests to send again: of these, the ones that are missing; and the one that a
+            reader asked for, if any.
+        """
         ...
 
     def put_blobs(
         self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
     ) -> None:
-        """Stores blobs (digest -> bytes-like)."""
+        """Stores blobs (digest -> bytes-like). No reader's request is open after that."""
+        ...
+
+    def ask_for_blob(self, keys: Keys, digest: str, *, ttl_s: float, timeout: float) -> None:
+        """Asks the learner to send a blob again: the one that is there is missing or damaged.
+
+        One request at a time is kept, the last one. Who still misses another asks again.
+        """
         ...
 
     def get_blobs(

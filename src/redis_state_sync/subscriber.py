@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -11,33 +12,35 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from redis_state_sync.decisions import Cooldown, choose
+from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     ApplyError,
     BlobMissingError,
     CodecError,
-    DecodeError,
+    IntegrityError,
     RedisStateSyncError,
     SettingsError,
     StaleStateError,
+    StoreBehindError,
     StoreError,
     StorePermissionError,
 )
 from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, notify
 from redis_state_sync.fetcher import Fetcher
+from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest
+from redis_state_sync.poller import Poller
+from redis_state_sync.records import Records
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
 
-# A claim and a few of another writer's versions may lie above the one that a reader wants.
-_LOOK_AT = 16
 # How often a superseded version is given up for the newest one within one refresh.
 _ATTEMPTS = 3
-_PROGRESS = {"_lock", "_held", "_floor", "_applied", "_fetcher", "_cooldown", "_warned"}
+_PROGRESS = {"_lock", "_held", "_poller", "_applied", "_fetcher", "_cooldown", "_warned"}
 
 
 class StateSubscriber:
@@ -61,6 +64,7 @@ class StateSubscriber:
         transfer_timeout_s: Most seconds that one fetch may take.
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
+        keyring: Takes signed states only. Default: the environment's, if it has one.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
     """
@@ -77,6 +81,7 @@ class StateSubscriber:
         transfer_timeout_s: float = 60.0,
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
+        keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,6 +94,7 @@ class StateSubscriber:
         self._transfer_timeout_s = transfer_timeout_s
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
+        self._records = Records(self.keys, keyring or find_keyring())
         self._observers = tuple(observers)
         self._clock = clock
         self._init_state()
@@ -97,13 +103,12 @@ class StateSubscriber:
         self.name = self._name or f"{socket.gethostname()}:{os.getpid()}"
         self._lock = threading.RLock()
         self._held: Version | None = None
-        self._floor: Version | None = None
+        self._poller = Poller(self.store, self.keys, self._records, self.writer, self._clock)
         self._applied: dict[str, Component] = {}
         self._fetcher = Fetcher(self.store, self.keys)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True
-        self._answers = 0
         self._may_note = True
         self._warned: set[str] = set()
 
@@ -123,7 +128,8 @@ class StateSubscriber:
     @property
     def polled_in_vain(self) -> bool:
         """Whether the store was asked, and has never had anything in this namespace."""
-        return self._answers > 0 and self._floor is None and self._held is None
+        poller = self._poller
+        return poller.answers > 0 and poller.floor is None and self._held is None
 
     def forget(self) -> None:
         """The receiver's state was changed from outside: fetch and apply the newest again.
@@ -132,7 +138,7 @@ class StateSubscriber:
         """
         with self._lock:
             if self._held is not None:
-                self._floor = Version(self._held.generation, self._held.number - 1)
+                self._poller.reopen(self._held)
             self._held = None
             self._applied = {}
 
@@ -142,7 +148,7 @@ class StateSubscriber:
             if self._held is None or version > self._held:
                 self._held = version
                 self._fresh_since = self._clock()
-            self._floor = version if self._floor is None else max(self._floor, version)
+            self._poller.deal_with(version)
             self._applied = {}
 
     def refresh(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
@@ -240,6 +246,8 @@ class StateSubscriber:
         except (StoreError, CodecError, SettingsError) as error:
             # SettingsError: a password file that is missing while it is being rotated.
             self._failed(operation, error)
+            if isinstance(error, (BlobMissingError, IntegrityError)) and error.digest:
+                self._ask_for(error.digest)
             self._cooldown = self._cooldown.failed(self._clock(), random.random())
             return None
         self._cooldown = Cooldown()
@@ -247,23 +255,21 @@ class StateSubscriber:
 
     def _ask(self, timeout: float) -> tuple[Version, Manifest] | None:
         started = self._clock()
-        entries = self.store.newest(self.keys, after=self._floor, count=_LOOK_AT, timeout=timeout)
-        self._answers += 1
-        choice = choose(entries, self._floor, self.writer)
+        choice = self._poller.ask(timeout)
         notify(self._observers, Polled(choice.version, self._clock() - started))
+        where = f"namespace {self.keys.namespace!r} at {self.store.describe()}"
         if choice.broken:
-            self._failed("poll", DecodeError(f"skipped version {choice.broken}"))
+            self._failed("poll", choice.broken)
+        if choice.behind:
+            self._failed("poll", StoreBehindError(f"{where} lost versions that were there before"))
         if choice.foreign:
             self._warn(
                 "foreign",
-                "namespace %r at %s holds states of another learner; this reader follows %r only",
-                self.keys.namespace,
-                self.store.describe(),
+                "%s holds states of another learner; this reader follows %r only",
+                where,
                 self.writer,
             )
         if choice.version is None or choice.manifest is None:
-            # Look past what is of no use to us, so that the next poll's answer is empty.
-            self._floor = choice.floor
             return None
         return choice.version, choice.manifest
 
@@ -285,7 +291,7 @@ class StateSubscriber:
     def _apply(self, snapshot: Snapshot, apply: Callable[[Snapshot], None]) -> bool:
         started = self._clock()
         # Whatever happens, this version is dealt with: a rejected one is not fetched again.
-        self._floor = snapshot.version
+        self._poller.deal_with(snapshot.version)
         try:
             apply(snapshot)
         except (ApplyError, CodecError) as error:
@@ -299,16 +305,18 @@ class StateSubscriber:
         return True
 
     def _note(self, version: Version) -> None:
+        note = f"{version} {int(time.time() * 1000)}"
+        self._tell(functools.partial(self.store.note_reader, self.keys, self.name, note))
+
+    def _ask_for(self, digest: str) -> None:
+        """The learner would take a blob that is there for a good one."""
+        self._tell(functools.partial(self.store.ask_for_blob, self.keys, digest))
+
+    def _tell(self, call: Callable[..., None]) -> None:
         if not self._may_note:
             return
         try:
-            self.store.note_reader(
-                self.keys,
-                self.name,
-                f"{version} {int(time.time() * 1000)}",
-                ttl_s=self._ttl_s,
-                timeout=self._poll_timeout_s,
-            )
+            call(ttl_s=self._ttl_s, timeout=self._poll_timeout_s)
         except StorePermissionError:
             self._may_note = False  # A reader may be allowed to read only; `status` misses it.
         except StoreError as error:

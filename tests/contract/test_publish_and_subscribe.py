@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 
 from redis_state_sync import (
+    Keyring,
     Snapshot,
     StalePublisherError,
     StatePublisher,
@@ -244,3 +246,50 @@ def test_a_wiped_namespace_is_filled_again(backend: Backend, keys: Keys) -> None
     assert snapshot is not None
     assert number_in(snapshot) == 5
     publisher.close()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_bad_blob_heals(backend: Backend, keys: Keys, harm: str) -> None:
+    """A blob that a reader can not use is sent again, though its component never changes: C59, C63.
+
+    A blob that is there counts as good for the learner until a reader asks for it again.
+    """
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=0.05)
+    first = publisher.publish(state(1)).wait(WAIT)
+    vandal = backend.open()
+    (entry,) = vandal.newest(keys, timeout=WAIT)
+    frozen = Manifest.decode(entry.manifest).components["rl_module/frozen"].pieces[0]
+    if harm == "damaged":
+        vandal.put_blobs(keys, {frozen.digest: bytes(frozen.size)}, ttl_s=99, timeout=WAIT)
+    else:
+        vandal.drop(keys, [], [frozen.digest], timeout=WAIT)
+    subscriber = StateSubscriber(
+        backend.open(), keys.namespace, poll_timeout_s=WAIT, transfer_timeout_s=WAIT
+    )
+    found: list[Snapshot] = []
+    assert subscriber.wait_for(found.append, timeout=WAIT) >= first
+    assert number_in(found[-1]) == 1
+    assert (found[-1]["rl_module/frozen"]["w"] == np.arange(100.0)).all()
+    # The request is closed: nothing is sent again and again.
+    publisher.flush(WAIT)
+    assert vandal.refresh(keys, [], ttl_s=99, timeout=WAIT) == set()
+    publisher.close()
+
+
+def test_signed_round_trip(backend: Backend, keys: Keys) -> None:
+    """Signed states arrive over every store, and what someone else writes does not."""
+    keyring = Keyring(lambda: "k" * 32)
+    subscriber = StateSubscriber(
+        backend.open(), keys.namespace, keyring=keyring, poll_timeout_s=WAIT
+    )
+    with closing(StatePublisher(backend.open(), keys.namespace, keyring=keyring)) as publisher:
+        version = publisher.publish(state(7)).wait(WAIT)
+        with closing(StatePublisher(backend.open(), keys.namespace)) as forger:
+            forged = forger.publish(state(666)).wait(WAIT)
+            found: list[Snapshot] = []
+            subscriber.refresh(found.append)
+            assert [(s.version, number_in(s)) for s in found] == [(version, 7)]
+            last = publisher.publish(state(8)).wait(WAIT)
+            assert last > forged
+            assert subscriber.wait_for(found.append, version=last, timeout=WAIT) == last
+            assert number_in(found[-1]) == 8

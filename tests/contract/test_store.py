@@ -152,6 +152,18 @@ def test_refresh_names_what_is_missing(store: Store, keys: Keys) -> None:
     assert store.refresh(keys, ["a" * 32, "b" * 32, "c" * 32], **TTL) == {"b" * 32, "c" * 32}
 
 
+def test_a_reader_asks_for_a_blob(store: Store, keys: Keys) -> None:
+    """The last request is kept until blobs are stored, beside what is missing anyway."""
+    store.put_blobs(keys, {"a" * 32: b"1"}, **TTL)
+    store.ask_for_blob(keys, "b" * 32, **TTL)
+    store.ask_for_blob(keys, "a" * 32, **TTL)
+    for _ in range(2):
+        assert store.refresh(keys, ["a" * 32], **TTL) == {"a" * 32}
+        assert store.refresh(keys, ["c" * 32], **TTL) == {"a" * 32, "c" * 32}
+    store.put_blobs(keys, {"a" * 32: b"1"}, **TTL)
+    assert store.refresh(keys, ["a" * 32], **TTL) == set()
+
+
 def test_drop_takes_only_what_was_named(store: Store, keys: Keys) -> None:
     """Dropping versions and blobs leaves the others: C102."""
     append(store, keys, *(Version(1, n) for n in range(1, 5)))

@@ -224,9 +224,8 @@ class Machine(RuleBasedStateMachine):
         if owner:
             self.legit[version] = dict(learner.latest)
         try:
-            announcer.announce(
-                version, {n: Blob(encode(v)) for n, v in learner.latest.items()}, None
-            )
+            blobs = {n: Blob(encode(v)) for n, v in learner.latest.items()}
+            announcer.announce(version.number, blobs, None)
         except StalePublisherError:
             self.refuse(learner)
         except StoreError:

@@ -232,7 +232,7 @@ def test_a_slow_run_does_not_expire() -> None:
     store, keys = MemoryStore(clock=lambda: now), Keys("n")
     announcer = announcing(store, history=2)
     for number in (1, 2):
-        announcer.announce(Version(announcer.generation, number), blobs(number), None)
+        announcer.announce(number, blobs(number), None)
         announcer.retain()
     store._set(keys.pins, {"best": Version(announcer.generation, 1)}, 100.0)
     for _ in range(100):
@@ -268,13 +268,13 @@ def blobs(number: int) -> dict[str, Blob]:
 def test_a_full_store_keeps_the_newest_version(store: ScriptedStore) -> None:
     """A full store loses what it can spare, never the version that readers act with: C29, C61."""
     announcer = announcing(store, history=3)
-    versions = [Version(announcer.generation, number) for number in range(1, 6)]
-    for version in versions[:3]:
-        announcer.announce(version, blobs(version.number), None)
+    versions = [Version(announcer.generation, number) for number in range(1, 4)]
+    for version in versions:
+        announcer.announce(version.number, blobs(version.number), None)
         announcer.retain()
     store.lose_reply("put_blobs", errors.StoreFullError("used memory > maxmemory"))
     with pytest.raises(errors.StoreFullError):
-        announcer.announce(versions[3], blobs(4), None)
+        announcer.announce(4, blobs(4), None)
     assert [e.version for e in store.newest(announcer.keys, count=9, timeout=1)] == [versions[2]]
     # Of the one that failed nothing is left, of the newest everything.
     assert isinstance(store.inner, MemoryStore)
@@ -282,7 +282,56 @@ def test_a_full_store_keeps_the_newest_version(store: ScriptedStore) -> None:
     snapshot = Reader(store).refresh()
     assert snapshot is not None
     assert number_in(snapshot) == 3
-    announcer.announce(versions[4], blobs(5), None)
+    announcer.announce(5, blobs(5), None)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_lost_claim_is_put_back(published: bool) -> None:
+    """A claim that the store lost fences older learners again, before there is a version: C15."""
+    store = MemoryStore()
+    old, new = announcing(store, history=1), announcing(store, history=1)
+    if published:
+        new.announce(1, blobs(1), None)
+    store._values.clear()
+    assert new.look_after() is published
+    if published:
+        new.announce(2, blobs(1), None)
+    with pytest.raises(StalePublisherError):
+        old.announce(1, blobs(2), None)
+
+
+def test_a_successor_that_came_after_the_loss_is_obeyed() -> None:
+    """A lost claim is not put back above a newer learner's."""
+    now = 5_000.0
+    store = MemoryStore(clock=lambda: now)
+    old = announcing(store, history=1)
+    store._values.clear()
+    now += 1
+    new = announcing(store, history=1)
+    with pytest.raises(StalePublisherError):
+        old.look_after()
+    new.announce(1, blobs(1), None)
+
+
+def test_unreadable_records_go_in_their_turn() -> None:
+    """What can not be read counts as no version and leaves once all that is kept is newer: C66."""
+    store, keys = MemoryStore(), Keys("n")
+    store.append(keys, Version(1, 1), b"of another format", ttl_s=99, timeout=1)
+    announcer = announcing(store, history=2)
+    for number in (1, 2, 3):
+        announcer.announce(number, blobs(number), None)
+        announcer.retain()
+        versions = [e.version for e in store.newest(keys, count=9, timeout=1)]
+        assert (Version(1, 1) in versions) is False
+    assert [v.number for v in versions] == [3, 2]
+    junk = Version(announcer.generation, 4)
+    store.append(keys, junk, b"of another format", ttl_s=99, timeout=1)
+    announcer.announce(5, blobs(5), None)
+    announcer.retain()
+    assert [e.version.number for e in store.newest(keys, count=9, timeout=1)] == [5, 4, 3]
+    announcer.announce(6, blobs(6), None)
+    announcer.retain()
+    assert [e.version.number for e in store.newest(keys, count=9, timeout=1)] == [6, 5]
 
 
 def test_a_version_whose_reply_was_lost_is_dropped_too(store: ScriptedStore) -> None:

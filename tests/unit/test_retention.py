@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest, Piece, Writer
 from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.records import Records
 from redis_state_sync.retention import Retention, to_drop
 from redis_state_sync.version import Version
 
@@ -70,7 +71,7 @@ def test_drops_what_an_earlier_learner_left() -> None:
     for number in (1, 2):
         store.put_blobs(keys, {f"{number:032x}": b"x"}, ttl_s=60, timeout=1)
         store.append(keys, Version(1, number), manifest(number).encode(), ttl_s=60, timeout=1)
-    retention = Retention(store, keys, 1)
+    retention = Retention(store, keys, Records(keys, None), 1)
     retention.load(timeout=1)
     store.put_blobs(keys, {f"{3:032x}": b"x"}, ttl_s=60, timeout=1)
     store.append(keys, Version(2, 1), manifest(3).encode(), ttl_s=60, timeout=1)

@@ -249,8 +249,9 @@ def test_looks_past_claims(store: ScriptedStore) -> None:
         assert snapshot is not None
         assert number_in(snapshot) == 1
         assert reader.refresh() is None
-        assert reader.subscriber._floor is not None
-        assert reader.subscriber._floor.is_claim
+        floor = reader.subscriber._poller.floor
+        assert floor is not None
+        assert floor.is_claim
 
 
 def test_foreign_states_are_passed_over(

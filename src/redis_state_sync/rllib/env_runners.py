@@ -14,6 +14,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from redis_state_sync.errors import SettingsError
+from redis_state_sync.keyring import find_keyring
 from redis_state_sync.rllib.apply import apply_snapshot
 from redis_state_sync.rllib.identity import namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import EnvRunnerMetrics
@@ -85,6 +86,7 @@ class RedisEnvRunnerMixin(_EnvRunner):
             transfer_timeout_s=settings.transfer_timeout_s,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
+            keyring=find_keyring(required=settings.signed),
             observers=(EnvRunnerMetrics(self.metrics),),
         )
 

@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from redis_state_sync.errors import PublishTimeoutError, SettingsError, StoreError
+from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rllib.env_runners import PUSHED_VERSION, RedisEnvRunnerMixin
 from redis_state_sync.rllib.group_hooks import GroupHooks
@@ -85,6 +86,7 @@ class LearnerSync:
                 ttl_s=settings.ttl_s,
                 connect_timeout_s=settings.connect_timeout_s,
                 transfer_timeout_s=settings.transfer_timeout_s,
+                keyring=find_keyring(required=settings.signed),
             )
             try:
                 self._log_start()

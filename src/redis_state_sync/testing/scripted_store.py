@@ -176,6 +176,14 @@ class ScriptedStore:
             lambda: self.inner.put_blobs(keys, blobs, ttl_s=ttl_s, timeout=timeout),
         )
 
+    def ask_for_blob(self, keys: Keys, digest: str, *, ttl_s: float, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "ask_for_blob",
+            timeout,
+            lambda: self.inner.ask_for_blob(keys, digest, ttl_s=ttl_s, timeout=timeout),
+        )
+
     def get_blobs(
         self, keys: Keys, digests: Sequence[str], *, timeout: float
     ) -> list[bytes | None]:
