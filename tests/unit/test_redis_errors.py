@@ -72,7 +72,7 @@ def test_tls_behind_a_connection_error() -> None:
 
 
 def test_a_primary_that_was_demoted_behind_sentinels() -> None:
-    """READONLY is told as such, though redis-py's sentinel connections make a network error of it."""
+    """READONLY behind sentinels is told as such; redis-py makes a network error of it."""
     error = redis.ConnectionError("The previous master is now a slave")
     ours = translated(error, "publish", "redis+sentinel://h:1/mymaster/0")
     assert type(ours) is errors.StoreReadOnlyError
