@@ -48,6 +48,9 @@ _TLS_REMEDIES = (
 _PLAIN_URL = re.compile(r"(redis|valkey|redis\+sentinel)://")
 _TLS_URL = re.compile(r"(rediss|valkeys|rediss\+sentinel)://")
 
+# What redis-py's connections by way of sentinels make of READONLY.
+_DEMOTED = "master is now a slave"
+
 # Servers and proxies quote the arguments of a command that they do not know: of AUTH and HELLO,
 # these are the password.
 _QUOTED_ARGUMENTS = ", with args beginning with"
@@ -100,6 +103,8 @@ def translated(
         )
     if isinstance(error, (redis.BusyLoadingError, redis.ResponseError)):
         return reply_error(error, operation, where)
+    if _DEMOTED in text:
+        return reply_error(redis.ReadOnlyError(text), operation, where)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):

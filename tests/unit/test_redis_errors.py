@@ -71,6 +71,14 @@ def test_tls_behind_a_connection_error() -> None:
     assert type(translated(error, "poll", WHERE)) is errors.StoreTLSError
 
 
+def test_a_primary_that_was_demoted_behind_sentinels() -> None:
+    """READONLY behind sentinels is told as such; redis-py makes a network error of it."""
+    error = redis.ConnectionError("The previous master is now a slave")
+    ours = translated(error, "publish", "redis+sentinel://h:1/mymaster/0")
+    assert type(ours) is errors.StoreReadOnlyError
+    assert "primary" in str(ours)
+
+
 def test_settings_errors_stay() -> None:
     """A missing password file says so itself."""
     error = SettingsError("x")
