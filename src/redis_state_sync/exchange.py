@@ -78,6 +78,10 @@ class Exchange:
                 connection = None
                 try:
                     connection, fresh = self._connector.acquire(remaining(deadline))
+                    if not fresh and connection.can_read(timeout=0):
+                        # What is left over would be taken for the reply to the next command, and
+                        # that one's for the reply to the one after it, for ever.
+                        raise redis.ConnectionError("bytes that nobody asked for")
                     replies = _converse(connection, packed, len(commands), deadline, stall)
                 except BaseException as error:
                     if connection is not None:

@@ -121,7 +121,7 @@ class RedisStore:
         """
         start = "-" if after is None else f"({after}"
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
-        (reply,) = self._run("poll", [command], timeout)
+        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S)
         try:
             return [
                 Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
@@ -282,6 +282,7 @@ class RedisStore:
                 raise reply_error(reply, operation, self._where) from shown(reply)
 
     def _unexpected(self, command: str) -> StoreReplyError:
+        self.close()  # Perhaps it was the reply to another command.
         return StoreReplyError(
             f"{self._where}: unexpected reply to {command}; is this a Redis or Valkey server, "
             "and is the namespace used by something else?"
