@@ -31,6 +31,7 @@ class Refresh:
 
     Args:
         polls: How often the store was asked.
+        polled_s: How long it took to be answered, in all.
         fetches: How often blobs were asked for.
         notes: How often a note was left for learner or `status`.
         bytes: How many bytes of blobs arrived.
@@ -38,6 +39,7 @@ class Refresh:
     """
 
     polls: int
+    polled_s: float
     fetches: int
     notes: int
     bytes: int
@@ -52,11 +54,15 @@ def longest(refresh: Refresh, *, slow_line: bool) -> float:
     the last byte, and `transfer_timeout_s` after it began; a line that trickles may take the
     latter.
     """
-    allowed = (refresh.polls + refresh.notes) * SETTINGS.poll_timeout_s
-    if refresh.first:
-        allowed += FIRST_TIMEOUT_S - SETTINGS.poll_timeout_s
+    allowed = longest_polling(refresh) + refresh.notes * SETTINGS.poll_timeout_s
     if slow_line:
         allowed += refresh.fetches * SETTINGS.transfer_timeout_s
     else:
         allowed += refresh.fetches * SETTINGS.stall_timeout_s + refresh.bytes / BYTES_PER_S
-    return allowed + OWN_WORK_S
+    return allowed
+
+
+def longest_polling(refresh: Refresh) -> float:
+    """The most seconds that may go by until the store has answered, whatever is fetched then."""
+    first = FIRST_TIMEOUT_S - SETTINGS.poll_timeout_s if refresh.first else 0.0
+    return refresh.polls * SETTINGS.poll_timeout_s + first + OWN_WORK_S

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from redis_state_sync import Version
-from tests.chaos.bounds import PUBLISH_CALL_S, Refresh, longest
+from tests.chaos.bounds import PUBLISH_CALL_S, Refresh, longest, longest_polling
 from tests.chaos.journal import Line
 
 Journals = Mapping[str, list[Line]]
@@ -169,12 +169,16 @@ def bounded(history: History) -> Iterable[Violation]:
     """4: nobody waits for longer than is promised."""
     for reader, lines in history.readers.items():
         for line in _of(lines, "slow"):
-            did = Refresh(**{n: line[n] for n in ("polls", "fetches", "notes", "bytes", "first")})
+            did = Refresh(**{f.name: line[f.name] for f in fields(Refresh)})
             end = line["since"] + line["seconds"]
             slow = any(since < end and line["since"] < until for since, until in history.slow)
             took, most = line["seconds"] - line["stalled"], longest(did, slow_line=slow)
             if took > most:
                 text = f"refresh took {took:.3f} s, and may take {most:.3f} s: {line}"
+                yield Violation(4, reader, text, line["t"])
+            took, most = did.polled_s - line["stalled"], longest_polling(did)
+            if took > most:
+                text = f"polling took {took:.3f} s, and may take {most:.3f} s: {line}"
                 yield Violation(4, reader, text, line["t"])
     for learner, lines in history.learners.items():
         for line in _of(lines, "handed"):

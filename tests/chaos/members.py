@@ -34,7 +34,12 @@ class Member:
         path = folder / f"{name}.jsonl"
         self.log = folder / f"{name}.log"
         self._tail = Tail(path)
-        words = [w for key, value in options.items() for w in (f"--{key}", str(value)) if value]
+        words: list[str] = []
+        for key, value in options.items():
+            if value is True:
+                words.append(f"--{key}")
+            elif value is not None and value is not False:
+                words += [f"--{key}", str(value)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, "--name", name, "--journal", str(path), *words],

@@ -179,6 +179,8 @@ class Proxy:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        for _ in range(3):  # Transports close their sockets a little later.
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(writer)

@@ -25,7 +25,7 @@ class Reader:
         self._journal = process.journal
         self._large = process.options.large
         self._counts: Counter[str] = Counter()
-        self._applying_s = 0.0
+        self._applying_s = self._polled_s = 0.0
         self._worst_s = 0.0
         self._subscriber = StateSubscriber(
             process.open_store(),
@@ -54,7 +54,8 @@ class Reader:
         self._journal.write("end")
 
     def _refresh(self, first: bool) -> None:
-        before, self._applying_s = Counter(self._counts), 0.0
+        before = Counter(self._counts)
+        self._applying_s = self._polled_s = 0.0
         started = time.monotonic()
         self._subscriber.refresh(self._apply)
         ended = time.monotonic()
@@ -71,6 +72,7 @@ class Reader:
                 seconds=seconds,
                 stalled=stalled,
                 polls=did["polls"],
+                polled_s=self._polled_s,
                 fetches=did["fetches"],
                 notes=did["notes"],
                 bytes=did["bytes"],
@@ -100,8 +102,9 @@ class Reader:
     def _note(self, event: Event) -> None:
         self._process.note(event)
         match event:
-            case Polled(newest=newest):
+            case Polled(newest=newest, seconds=seconds):
                 self._counts["polls"] += 1
+                self._polled_s += seconds
                 self._counts["fetches"] += newest is not None
             case Fetched(bytes_fetched=size):
                 self._counts["bytes"] += size

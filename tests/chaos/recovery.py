@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis_state_sync import Version
 from tests.chaos.bounds import RECOVERED_S
@@ -23,21 +23,62 @@ class Recovery:
     """Seconds from the end of a fault.
 
     Args:
-        learner: Until a version was stored; None: it was not asked to publish.
+        learner: Until a version was stored; 0 if it was not asked to publish.
         readers: Until the last reader held the newest version.
         newcomer: Until a reader without anything held it.
         stalled: For how much of it the machine stood still.
     """
 
-    learner: float | None
+    learner: float
     readers: float
     newcomer: float
-    stalled: float
+    stalled: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Until all was as before, standing still left out."""
-        return max(0.0, max(self.learner or 0.0, self.readers, self.newcomer) - self.stalled)
+        return max(0.0, max(self.learner, self.readers, self.newcomer) - self.stalled)
+
+
+def recovered(
+    since: float, stored: Times, readers: Sequence[Times], newcomer: Times, *, quiet: bool = False
+) -> Recovery | None:
+    """How long it took until all was well; None: not yet.
+
+    Args:
+        since: When the fault ended.
+        stored: The versions of the living learner, with their times.
+        readers: What each reader applied.
+        newcomer: What a reader applied that had nothing.
+        quiet: The learner is not asked to publish. What it stored last has to be there.
+    """
+    if quiet:
+        learner, wanted = 0.0, stored[-1][1]
+    else:
+        found = next(((t, version) for t, version in stored if t > since), None)
+        if found is None:
+            return None
+        learner, wanted = found[0] - since, found[1]
+    held = [_first(applied, wanted) for applied in (*readers, newcomer)]
+    if None in held:
+        return None
+    *old, new = [max(0.0, t - since) for t in held if t is not None]
+    return Recovery(learner, max(old, default=0.0), new)
+
+
+def too_late(recovery: Recovery | None, grace_s: float = 0.0) -> bool:
+    """Whether this breaks the promise."""
+    return recovery is None or recovery.seconds > RECOVERED_S + grace_s
+
+
+def _first(applied: Times, wanted: Version) -> float | None:
+    """When this version or a newer one was applied first."""
+    found = None
+    for t, version in reversed(applied):
+        if version < wanted:
+            break
+        found = t
+    return found
 
 
 def recover(world: World, since: float, grace_s: float = 0.0) -> Recovery | None:
@@ -55,7 +96,11 @@ def recover(world: World, since: float, grace_s: float = 0.0) -> Recovery | None
     try:
         while True:
             world.look()
-            recovery = _recovery(world, newcomer, since)
+            learner = world.learner
+            applied = [reader.applied for reader in world.readers]
+            recovery = recovered(
+                since, learner.stored, applied, newcomer.applied, quiet=learner.quiet
+            )
             now = time.monotonic()
             stalled = world.stalled(since, now)
             if recovery is not None or now - since - stalled > _GIVEN_UP_S:
@@ -65,42 +110,12 @@ def recover(world: World, since: float, grace_s: float = 0.0) -> Recovery | None
         newcomer.close()
     for text in newcomer.violations:
         world.violation(2, newcomer.name, text)
-    if recovery is None:
-        world.violation(
-            5, "all", f"no recovery within {_GIVEN_UP_S:g} s: {_state(world, newcomer)}"
-        )
-    elif recovery.seconds > RECOVERED_S + grace_s:
-        world.violation(5, "all", f"recovery within {RECOVERED_S + grace_s:g} s: {recovery}")
+    if recovery is not None:
+        recovery = replace(recovery, stalled=stalled)
+    if too_late(recovery, grace_s):
+        found = f"no recovery: {_state(world, newcomer)}" if recovery is None else str(recovery)
+        world.violation(5, "all", f"not as before within {RECOVERED_S + grace_s:g} s: {found}")
     return recovery
-
-
-def _recovery(world: World, newcomer: Newcomer, since: float) -> Recovery | None:
-    learner = world.learner
-    stored = None
-    if learner.quiet:
-        # Nothing has to be published; but what it published last has to be there.
-        wanted = learner.stored[-1][1]
-    else:
-        found = next(((t, version) for t, version in learner.stored if t > since), None)
-        if found is None:
-            return None
-        stored, wanted = found[0] - since, found[1]
-    new = _first(newcomer.applied, wanted)
-    held = [_first(reader.applied, wanted) for reader in world.readers]
-    if new is None or None in held:
-        return None
-    readers = max(0.0, *(t - since for t in held if t is not None))
-    return Recovery(stored, readers, new - since, world.stalled(since, time.monotonic()))
-
-
-def _first(applied: Times, wanted: Version) -> float | None:
-    """When this version or a newer one was applied first."""
-    found = None
-    for t, version in reversed(applied):
-        if version < wanted:
-            break
-        found = t
-    return found
 
 
 def _state(world: World, newcomer: Newcomer) -> str:

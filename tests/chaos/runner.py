@@ -148,7 +148,11 @@ def soak_command(seed: int, *, steps: int, **options: object) -> str:
     """What to type to have the same faults in the same order."""
     words = ["python", "-m", "tests.chaos.soak", "--seed", str(seed), "--steps", str(steps)]
     for name, value in options.items():
-        words += [f"--{name}"] if value is True else [f"--{name}", str(value)] if value else []
+        if value is True:
+            words.append(f"--{name}")
+        elif value:
+            for each in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", str(each)]
     return shlex.join(words)
 
 

@@ -24,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, help="so many faults, however long it takes")
     parser.add_argument("--longest", type=float, default=5.0, help="seconds that a fault may last")
     parser.add_argument("--only", choices=sorted(REGISTRY), action="append", default=[])
+    parser.add_argument("--without", choices=sorted(REGISTRY), action="append", default=[])
     parser.add_argument("--alone", action="store_true", help="never two faults at a time")
     parser.add_argument("--large", action="store_true", help="a component of several pieces")
     parser.add_argument("--signed", action="store_true", help="with a signing key")
@@ -35,9 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(filename=folder / "newcomers.log", level=logging.INFO)
     print(f"seed {options.seed}, in {folder}", flush=True)
 
-    planned = steps(
-        options.seed, longest_s=options.longest, pairs=not options.alone, kinds=options.only
-    )
+    kinds = set(options.only or REGISTRY) - set(options.without)
+    planned = steps(options.seed, longest_s=options.longest, pairs=not options.alone, kinds=kinds)
     plan = Plan(options.seed, every_s=options.every, large=options.large, signed=options.signed)
     began = time.monotonic()
     broken = None
@@ -65,10 +65,12 @@ def main(arguments: list[str] | None = None) -> int:
         options.seed,
         steps=number if world.violations else len(runner.done),
         longest=options.longest,
-        only=options.only[0] if options.only else None,
+        only=options.only,
+        without=options.without,
         alone=options.alone,
         large=options.large,
         signed=options.signed,
+        every=options.every,
     )
     report = runner.report()
     print("\n".join(report.lines()))

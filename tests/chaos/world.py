@@ -160,9 +160,7 @@ class World:
         return self._newcomers[-1]
 
     def _common(self) -> dict[str, object]:
-        # An option without a value is a flag that is on.
-        flags: dict[str, object] = {"large": self.plan.large} if self.plan.large else {}
-        return {"namespace": self.namespace, **flags}
+        return {"namespace": self.namespace, "large": self.plan.large}
 
     def _name(self, kind: str) -> str:
         self._names[kind] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 from tests.chaos.bounds import DEAD_CONNECTION_S
@@ -150,7 +151,8 @@ class BytesFlipped(_Network):
     """Bits of replies are flipped.
 
     Without a signing key, a record is not protected against that: then only what comes after the
-    first bytes of a chunk is hit, where blobs are.
+    first bytes of a chunk is hit, where blobs are. Whoever reads a wrong length waits for bytes
+    that never come: a learner for `REPLY_TIMEOUT_S`.
     """
 
     kind = "bytes_flipped"
@@ -161,5 +163,33 @@ class BytesFlipped(_Network):
         return {"every": rng.choice([50, 1000, 20_000]), "seed": rng.randrange(1000)}
 
     def inject(self) -> None:
+        self.grace_s = DEAD_CONNECTION_S
         first = 0 if self.world.plan.signed else 4096
         self.set(flip=(first, self.params["every"]), seed=self.params["seed"])
+
+
+class RequestsThrottled(_Network):
+    """A thin line to the server. As long as bytes arrive, states must arrive, too."""
+
+    kind = "requests_throttled"
+    longest_s = 5.0
+
+    @classmethod
+    def draw_more(cls, rng: random.Random) -> Params:
+        return {"bytes": rng.choice([500, 5_000, 40_000])}
+
+    def inject(self) -> None:
+        for proxy in self.proxies:
+            proxy.set("requests", Rules(dribble=(self.params["bytes"], 0.01)))
+        self._since = time.monotonic()
+
+    def heal(self) -> None:
+        world, lasted = self.world, time.monotonic() - self._since
+        stored = [t for t, _ in world.learner.stored if t > self._since]
+        _, manifest = world.newest()
+        enough_s = sum(manifest.digests().values()) / (self.params["bytes"] / 0.01)
+        # Twice, as one may have been on its way; and what is asked before and after takes time.
+        if not stored and lasted > 2 * enough_s + 1.0:
+            text = f"no version in {lasted:.1f} s, although {enough_s:.1f} s are enough to send one"
+            world.violation(5, world.learner.name, text)
+        super().heal()
