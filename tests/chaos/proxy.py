@@ -27,6 +27,7 @@ class Rules:
         delay_s: Each byte arrives so much later.
         freeze: Nothing arrives, and what was sent waits.
         freeze_after: The same after so many chunks, counted over all connections.
+        bury_after: The connection that brings the next chunk but so many goes silent for ever.
         dribble: ``(bytes, seconds)``: so many at a time, with a pause after each.
         cut_after: A connection is reset after so many bytes, counted from when it began or from
             when this was set.
@@ -39,6 +40,7 @@ class Rules:
     delay_s: float = 0.0
     freeze: bool = False
     freeze_after: int | None = None
+    bury_after: int | None = None
     dribble: tuple[int, float] | None = None
     cut_after: int | None = None
     cut_by: Literal["reset", "close"] = "reset"
@@ -232,6 +234,9 @@ class Proxy:
                 if rules.freeze_after is not None:
                     rules.freeze = rules.freeze_after <= 0
                     rules.freeze_after -= 1
+                if rules.bury_after is not None:
+                    link.dead = rules.bury_after <= 0
+                    rules.bury_after = None if link.dead else rules.bury_after - 1
                 async for part in self._altered(way, rules, data):
                     await self._wait(way, came, link)
                     left = cut.left(self._rules(way), len(part))

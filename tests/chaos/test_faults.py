@@ -20,6 +20,7 @@ RANDOM_S = 45.0
 LONGEST_S = 2.0
 
 ALONE: dict[str, list[dict[str, Any]]] = {
+    "all_killed": [{"same_writer": True}, {"same_writer": False}],
     "black_hole": [{"whose": "all", "end": "thaw"}, {"whose": "all", "end": "reset"}],
     "blob_damaged": [{"quiet": False, "where": 0.5}, {"quiet": True, "where": 0.5}],
     "blobs_deleted": [
@@ -44,6 +45,7 @@ ALONE: dict[str, list[dict[str, Any]]] = {
     ],
     "replies_delayed": [{"whose": "all", "by_s": 0.03}, {"whose": "all", "by_s": 1.0}],
     "replies_dribbled": [{"whose": "all", "bytes": 1, "pause_s": 0.001}],
+    "reply_lost": [{"whose": "all", "after": after} for after in (0, 2, 3, 4)],
     "requests_throttled": [{"whose": "all", "bytes": 5000}],
     "restored_from_dump": [{"older_s": 0.5}],
     "restored_from_log": [{"logged_s": 0.5, "torn": 0}, {"logged_s": 0.5, "torn": 50_000}],

@@ -103,6 +103,18 @@ def test_freeze_after(proxy: Proxy) -> None:
         assert hears_nothing(client)
 
 
+def test_bury_after(proxy: Proxy) -> None:
+    """One connection goes silent with its third chunk; another one does not."""
+    proxy.set("replies", Rules(bury_after=2))
+    with connect(proxy) as client, connect(proxy) as other:
+        assert echo(client, b"one") == b"one"
+        assert echo(client, b"two") == b"two"
+        client.sendall(b"three")
+        assert hears_nothing(client)
+        assert echo(other, b"four") == b"four"
+        assert hears_nothing(client)
+
+
 def test_delay(proxy: Proxy) -> None:
     """Delayed bytes are late, and a fast line stays fast."""
     proxy.set("replies", Rules(delay_s=0.3))

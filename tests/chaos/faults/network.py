@@ -131,6 +131,25 @@ class ConnectionsLost(_Network):
         pass
 
 
+class ReplyLost(_Network):
+    """One reply never arrives, nor does anything after it on its connection; new ones work.
+
+    Which one decides what the learner was doing. As with `ConnectionsLost`, it waits for it.
+    """
+
+    kind = "reply_lost"
+    seen = frozenset({"timeout"})
+
+    @classmethod
+    def draw_more(cls, rng: random.Random) -> Params:
+        return {"after": rng.randrange(8)}
+
+    def inject(self) -> None:
+        self.grace_s = DEAD_CONNECTION_S
+        for proxy in self.proxies:
+            proxy.set("replies", Rules(bury_after=self.params["after"]))
+
+
 class ConnectionsRefused(_Network):
     """Nobody listens, and connections that were there are reset."""
 

@@ -30,6 +30,28 @@ class LearnerKilled(Fault):
         world.enthrone(world.start_learner(writer=writer))
 
 
+class AllKilled(Fault):
+    """Server and learner are killed; another learner takes over a server that is empty."""
+
+    kind = "all_killed"
+    seen = frozenset({"network"})
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Params:
+        return {"same_writer": rng.random() < 0.5}
+
+    def inject(self) -> None:
+        self.world.learner.signal(signal.SIGKILL)
+        self.world.server.kill()
+        self.world.lost_data()
+
+    def heal(self) -> None:
+        world = self.world
+        world.server.start_empty()
+        writer = world.learner.writer if self.params["same_writer"] else None
+        world.enthrone(world.start_learner(writer=writer))
+
+
 class LearnerStopped(Fault):
     """SIGSTOP of the learner, then SIGCONT: it goes on where it was."""
 
