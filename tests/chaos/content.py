@@ -12,7 +12,7 @@ import numpy as np
 FROZEN = "rl_module/frozen"
 LARGE = "rl_module/large"
 _LARGE_BYTES = 5 << 20  # Two pieces of at most 4 MiB.
-_LARGE_CHANGES = 8  # It is another one in every so manyth state.
+_LARGE_CHANGES = 32  # It is another one in every so manyth state.
 
 
 class TornError(AssertionError):

@@ -185,5 +185,6 @@ def _counts(world: World, done: list[Done], found: list[Violation]) -> dict[str,
         "failures seen": dict(world.failures()),
         "worst refresh (s)": round(worst, 3),
         "worst recovery (s)": round(max(recoveries, default=0.0), 3),
+        "of these disturbed": sum(d.recovery.disturbed > 0 for d in done if d.recovery),
         "violations": len(found),
     }

@@ -21,7 +21,7 @@ from tests.chaos.bounds import (
 from tests.chaos.checks import History, violations
 from tests.chaos.content import FROZEN, LARGE, Mark, TornError, mark_of, state
 from tests.chaos.journal import Line
-from tests.chaos.recovery import Recovery, recovered, too_late
+from tests.chaos.recovery import Recovery, last_disturbance, recovered, too_late
 from tests.chaos.stalls import overlap
 
 
@@ -268,7 +268,6 @@ def test_recovery_takes_until_the_last_one_holds_the_newest_version() -> None:
     took = recovered(10.0, stored, held, [(11.5, v[3])])
     assert took == Recovery(0.5, 1.0, 1.5)
     assert took.seconds == 1.5
-    assert replace(took, stalled=0.5).seconds == 1.0
 
 
 def test_a_quiet_learners_last_version_must_be_there() -> None:
@@ -288,7 +287,16 @@ def test_a_late_recovery_is_a_violation() -> None:
     assert too_late(Recovery(0.1, RECOVERED_S + 0.1, 0.2))
     assert too_late(Recovery(0.1, 0.2, RECOVERED_S + 0.1))
     assert not too_late(Recovery(RECOVERED_S + 0.1, 0.2, 0.2), grace_s=0.2)
-    assert not too_late(Recovery(RECOVERED_S + 0.1, 0.2, 0.2, stalled=0.2))
+    assert not too_late(Recovery(RECOVERED_S + 0.1, 0.2, 0.2, disturbed=0.2))
+    assert too_late(Recovery(RECOVERED_S + 0.3, 0.2, 0.2, disturbed=0.2))
+
+
+def test_two_seconds_count_from_the_last_disturbance() -> None:
+    """What disturbed before the fault ended, or after all was well, is no excuse."""
+    assert last_disturbance(10.0, 3.0, []) == 0.0
+    assert last_disturbance(10.0, 3.0, [(8.0, 9.9), (13.1, 14.0)]) == 0.0
+    assert last_disturbance(10.0, 3.0, [(10.5, 10.6), (9.0, 10.1)]) == pytest.approx(0.6)
+    assert last_disturbance(10.0, 3.0, [(12.9, 14.0)]) == 3.0
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -298,7 +306,7 @@ def test_a_whole_state_says_which_it_is(large: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [*state(Mark("one", 9), large=True)])
-@pytest.mark.parametrize("other", [Mark("one", 17), Mark("two", 9)])
+@pytest.mark.parametrize("other", [Mark("one", 41), Mark("two", 9)])
 def test_a_mixture_is_found(name: str, other: Mark) -> None:
     """One component of another state is found, whichever it is."""
     mixed = state(Mark("one", 9), large=True)

@@ -21,11 +21,12 @@ from redis_state_sync.manifest import Manifest
 from redis_state_sync.records import Records
 from tests.chaos.checks import Violation
 from tests.chaos.journal import Journal
+from tests.chaos.line_probe import SLOW_S
 from tests.chaos.members import Learner, Member, Reader
 from tests.chaos.newcomer import Newcomer
 from tests.chaos.proxy import Proxy
 from tests.chaos.server import PATIENCE_S, Server, steady_port
-from tests.chaos.stalls import Watch, overlap
+from tests.chaos.stalls import Interval, Watch
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class World:
         self._newcomers: list[Newcomer] = []
         self.losses: list[float] = []
         """When the store lost data."""
-        self._stalls: list[tuple[float, float]] = []
+        self._stalls: list[Interval] = []
         self._names: Counter[str] = Counter()
         self._stack = ExitStack()
 
@@ -83,7 +84,7 @@ class World:
         self._stack.close()
 
     def _begin(self) -> None:
-        self._watch = Watch(lambda start, end: self._stalls.append((start, end)))
+        Watch(lambda start, end: self._stalls.append((start, end)))
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         patch.delenv(KEY_ENV, raising=False)
         if self.plan.signed:
@@ -196,10 +197,10 @@ class World:
             time.sleep(min(left, 0.05))
             self.look()
 
-    def stalled(self, since: float, until: float) -> float:
-        """For how many seconds some process of ours stood still between two times."""
+    def stalls(self) -> list[Interval]:
+        """When some process of ours stood still for long enough to miss a poll's reply."""
         # The list grows while the watch's thread runs.
-        return max(overlap(list(self._stalls), since, until), self._watch.within(since, until))
+        return [(since, until) for since, until in list(self._stalls) if until - since > SLOW_S]
 
     def violation(self, invariant: int, who: str, text: str) -> None:
         """Notes that a promise was broken."""
