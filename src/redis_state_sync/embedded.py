@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
@@ -12,6 +13,8 @@ import signal
 import subprocess
 import tempfile
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from redis_state_sync.errors import SettingsError, StoreUnavailableError
@@ -60,7 +63,9 @@ def short_temp_dir() -> Path:
 class EmbeddedServer:
     """A server that listens on a Unix socket, and on a TCP address if one is given.
 
-    It keeps nothing on disk: a restarted one comes back empty, and the learner fills it again.
+    It keeps nothing on disk: a restarted one comes back empty, and the learner fills it again. It
+    ends with `stop`, at the end of a ``with`` block, when this object is dropped, or with this
+    process, however that ends.
 
     Args:
         socket_path: Where its Unix socket is. Default: in a folder of its own. At most 100 bytes.
@@ -73,6 +78,8 @@ class EmbeddedServer:
         SettingsError: If there is no server binary, or it would be open to the network.
         StoreUnavailableError: If it does not start.
     """
+
+    _at_exit: Callable[[], None] | None = None  # While there is something to end.
 
     def __init__(
         self,
@@ -116,10 +123,16 @@ class EmbeddedServer:
             *config,
         ]
         self._config = self._folder / "server.conf"
-        self._config.touch(mode=0o600)
-        self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        atexit.register(self.stop)
-        self.start()
+        # Without a reference to it: that would keep it, and its server, from being dropped.
+        self._at_exit = functools.partial(_stop, weakref.ref(self))
+        atexit.register(self._at_exit)
+        try:
+            self._config.touch(mode=0o600)
+            self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def url(self) -> str:
@@ -173,10 +186,12 @@ class EmbeddedServer:
         self._signal(signal.SIGTERM)
         if self._watchdog is not None:
             self._watchdog.close()
-        atexit.unregister(self.stop)
         with contextlib.suppress(FileNotFoundError):
             self.socket_path.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
+            self._at_exit = None
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process
@@ -194,6 +209,16 @@ class EmbeddedServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def __del__(self) -> None:
+        if self._at_exit is not None:
+            self.stop()
+
+
+def _stop(this: weakref.ref[EmbeddedServer]) -> None:
+    server = this()
+    if server is not None:
+        server.stop()
 
 
 def _is_loopback(host: str) -> bool:
