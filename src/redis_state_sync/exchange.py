@@ -110,8 +110,8 @@ def _converse(
         try:
             replies.append(connection.read_response(disable_decoding=True))
         except redis.ResponseError as error:
-            # An error reply leaves the connection in order. Without its frames: they hold this list,
-            # and all that was sent, until the next garbage collection.
+            # An error reply leaves the connection in order. Without its frames: they hold this
+            # list, and all that was sent, until the next garbage collection.
             replies.append(error.with_traceback(None))
     return replies
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from redis_state_sync.errors import NotNewerError, StoreUnavailableError
 from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.reader_notes import outdated
 from redis_state_sync.store import Entry
 from redis_state_sync.version import Version
 
@@ -128,6 +129,16 @@ class MemoryStore:
         with self._lock:
             notes = self._get(keys.readers) or {}
             self._set(keys.readers, {**notes, reader: note}, ttl_s)
+
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`."""
+        with self._lock:
+            notes: dict[str, str] = self._get(keys.readers) or {}
+            for reader in outdated(notes, now_ms, ttl_s):
+                del notes[reader]
+            if not notes:  # As in Redis.
+                self._values.pop(keys.readers, None)
+                self._expiry.pop(keys.readers, None)
 
     def close(self) -> None:
         """Does nothing: the data stays until the process ends."""

@@ -329,15 +329,15 @@ class StatePublisher:
                     publication.fail(self._refused)
             self._changed.notify_all()
         if error is None:
-            self._tidy()
+            self._tidy(self._announcer.retain)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
 
-    def _tidy(self) -> None:
-        """Drops what the stored version pushed out. Nobody waits for it, and it may fail."""
+    def _tidy(self, drop: Callable[[], None]) -> None:
+        """Drops what need not be kept. Nobody waits for it, and it may fail."""
         try:
-            self._announcer.retain()
+            drop()
         except StoreError as error:
             self._note_failure("retain", error)
 
@@ -408,3 +408,4 @@ class StatePublisher:
             with self._changed:
                 if self._pending is None:
                     self._enqueue(False)
+        self._tidy(self._announcer.forget_readers)

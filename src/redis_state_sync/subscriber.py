@@ -32,6 +32,7 @@ from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.poller import Poller
+from redis_state_sync.reader_notes import note_of
 from redis_state_sync.records import Records
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store
@@ -317,7 +318,7 @@ class StateSubscriber:
         return True
 
     def _note(self, version: Version) -> None:
-        note = f"{version} {int(time.time() * 1000)}"
+        note = note_of(version, time.time_ns() // 1_000_000)
         self._tell(functools.partial(self.store.note_reader, self.keys, self.name, note))
 
     def _ask_for(self, digest: str) -> None:
