@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -61,22 +59,21 @@ def start(
         RuntimeError: If there can be no further thread.
     """
     this = weakref.ref(owner)
-    # Exit hooks are called in reverse: those of an `EmbeddedServer` made earlier come later.
-    at_exit = functools.partial(_close, this)
+    # Finalizers run in reverse: that of an `EmbeddedServer` which was made earlier comes later.
+    at_exit = weakref.finalize(owner, _close, this)
 
     def run() -> None:
         try:
             _run(this, changed, due, work)
         finally:
-            atexit.unregister(at_exit)
+            at_exit.detach()
             ended()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    atexit.register(at_exit)
     try:
         thread.start()
     except BaseException:
-        atexit.unregister(at_exit)
+        at_exit.detach()
         raise
     return thread
 
@@ -87,23 +84,22 @@ def _run(
     due: Callable[[OwnerT], Due | None],
     work: Callable[[OwnerT], None],
 ) -> None:
-    while True:
+    owner = this()
+    while owner is not None:
         with changed:
-            owner = this()
-            turn = due(owner) if owner is not None else None
+            turn = due(owner)
             if turn is None:
                 return
             if turn.seconds > 0:
                 if not turn.waits:
                     owner = None
                 changed.wait(min(turn.seconds, _LOOK_S))
+                owner = this() if owner is None else owner
                 continue
-        if owner is not None:
-            work(owner)
-        owner = None
+        work(owner)
 
 
 def _close(this: weakref.ref[OwnerT]) -> None:
-    owner = this()
+    owner = this()  # None if it is called because the owner was dropped.
     if owner is not None:
         owner.close()

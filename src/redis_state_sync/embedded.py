@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import ipaddress
 import logging
 import os
@@ -14,7 +12,6 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 from redis_state_sync.errors import SettingsError, StoreUnavailableError
@@ -79,7 +76,7 @@ class EmbeddedServer:
         StoreUnavailableError: If it does not start.
     """
 
-    _at_exit: Callable[[], None] | None = None  # While there is something to end.
+    _at_exit: weakref.finalize[..., EmbeddedServer] | None = None  # While there is a server.
 
     def __init__(
         self,
@@ -124,8 +121,7 @@ class EmbeddedServer:
         ]
         self._config = self._folder / "server.conf"
         # Without a reference to it: that would keep it, and its server, from being dropped.
-        self._at_exit = functools.partial(_stop, weakref.ref(self))
-        atexit.register(self._at_exit)
+        self._at_exit = weakref.finalize(self, _stop, weakref.ref(self))
         try:
             self._config.touch(mode=0o600)
             self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -190,7 +186,7 @@ class EmbeddedServer:
             self.socket_path.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._at_exit is not None:
-            atexit.unregister(self._at_exit)
+            self._at_exit.detach()
             self._at_exit = None
 
     def _signal(self, number: signal.Signals) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from redis_state_sync.blobs import Blob
 from redis_state_sync.errors import (
@@ -17,6 +19,8 @@ from redis_state_sync.errors import (
     StalePublisherError,
 )
 from redis_state_sync.version import Version
+
+ErrorT = TypeVar("ErrorT", bound=RedisStateSyncError)
 
 
 class Publication:
@@ -70,8 +74,7 @@ class Publication:
             while self._stored is None:
                 error = self._error
                 if error is not None and (fail_fast or isinstance(error, StalePublisherError)):
-                    # Without the frames of whoever was told before: they would add up.
-                    raise error.with_traceback(None)
+                    raise fresh(error)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise PublishTimeoutError(
@@ -88,6 +91,13 @@ class Publication:
     def fail(self, error: RedisStateSyncError) -> None:
         """An attempt failed. The caller holds the condition."""
         self._error = error
+
+
+def fresh(error: ErrorT) -> ErrorT:
+    """A copy to raise. One that is raised again and again collects the frames of all who got it."""
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 @dataclass(frozen=True)

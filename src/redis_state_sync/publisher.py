@@ -29,7 +29,7 @@ from redis_state_sync.events import Failed, Observer, Published, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Writer
-from redis_state_sync.publication import Job, Publication, PublisherStats
+from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
@@ -261,8 +261,7 @@ class StatePublisher:
 
     def _raise_if_refused(self) -> None:
         if self._refused is not None:
-            # Without the frames of whoever was told before: they would add up, with their states.
-            raise self._refused.with_traceback(None)
+            raise fresh(self._refused)
 
     def _enqueue(self, only_if_changed: bool) -> Publication:
         self._number += 1
@@ -347,7 +346,7 @@ class StatePublisher:
         except StalePublisherError as error:
             self._note_failure(operation, error)
             with self._changed:
-                self._refused = error
+                self._refused = error.with_traceback(None)
                 self._changed.notify_all()
             return error
         except Exception as error:
@@ -361,7 +360,8 @@ class StatePublisher:
             with self._changed:
                 self._cooldown = self._cooldown.failed(time.monotonic(), random.random())
                 self._changed.notify_all()
-            return known
+            # Its frames hold the whole state, and this one would hold it.
+            return known.with_traceback(None)
         with self._changed:
             recovered, self._cooldown = self._cooldown.failures > 0, Cooldown()
             self._changed.notify_all()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import load_provider
-from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.credentials import URL_ENV, load_provider
+from redis_state_sync.endpoint import Endpoint, parse_url
 from redis_state_sync.errors import (
     NotNewerError,
     StoreError,
@@ -320,6 +322,18 @@ class _PoolFactory:
 
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Wherever it goes, to a file perhaps, no password goes with it.
+        return {**self.__dict__, "_endpoint": replace(self._endpoint, password=None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        url = os.environ.get(URL_ENV)
+        if url and self._settings.url is None:
+            own = parse_url(url)
+            if own.describe() == self._endpoint.describe():
+                self._endpoint = own
 
 
 def _whole(seconds: float) -> int:
