@@ -19,7 +19,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
-from redis_state_sync.errors import SettingsError, StoreTimeoutError
+from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -118,6 +118,7 @@ class Connector:
         self._pid = os.getpid()
         self._pool: Pool = None
         self._idle: Connection = None
+        self._lent: Connection = None
         self._attempt: Future[Connection] | None = None
 
     def acquire(self, timeout: float) -> tuple[Connection, bool]:
@@ -131,16 +132,10 @@ class Connector:
             if self._pid != os.getpid():
                 self._forget()
             if self._idle is not None:
-                connection, self._idle = self._idle, None
-                return connection, False
+                self._lent, self._idle = self._idle, None
+                return self._lent, False
             if self._attempt is None:
-                self._attempt = Future()
-                threading.Thread(
-                    target=self._connect,
-                    args=(self._attempt,),
-                    name="redis-state-sync-connect",
-                    daemon=True,
-                ).start()
+                self._attempt = self._begin_attempt()
             attempt = self._attempt
         try:
             connection = attempt.result(timeout)
@@ -150,16 +145,20 @@ class Connector:
                 f"{connecting_hint(self._where)}"
             ) from None
         except BaseException:
-            self._finished(attempt)
+            self._finished(attempt, None)
+            del attempt  # It holds the exception, which holds this frame.
             raise
-        self._finished(attempt)
+        self._finished(attempt, connection)
         return connection, True
 
     def release(self, connection: Connection) -> None:
-        """Gives back a connection on which every reply was read."""
+        """Gives back a connection on which every reply was read.
+
+        It is kept, unless `close` was called meanwhile.
+        """
         with self._lock:
-            if self._idle is None and self._pid == os.getpid():
-                self._idle = connection
+            if self._lent is connection and self._pid == os.getpid():
+                self._idle, self._lent = connection, None
                 return
         connection.disconnect()
 
@@ -176,6 +175,17 @@ class Connector:
         if attempt is not None:
             attempt.add_done_callback(_disconnect)
 
+    def _begin_attempt(self) -> Future[Connection]:
+        attempt: Future[Connection] = Future()
+        thread = threading.Thread(
+            target=self._connect, args=(attempt,), name="redis-state-sync-connect", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
+            raise StoreUnavailableError(f"{self._where}: can not connect: {error}") from error
+        return attempt
+
     def _connect(self, attempt: Future[Connection]) -> None:
         try:
             with self._lock:
@@ -191,10 +201,10 @@ class Connector:
         else:
             attempt.set_result(connection)
 
-    def _finished(self, attempt: Future[Connection]) -> None:
+    def _finished(self, attempt: Future[Connection], connection: Connection) -> None:
         with self._lock:
             if self._attempt is attempt:
-                self._attempt = None
+                self._attempt, self._lent = None, connection
 
 
 def _without_frames(error: BaseException) -> BaseException:

@@ -38,6 +38,8 @@ class Exchange:
 
     def close(self) -> None:
         """Closes the connection; the next call makes a new one."""
+        if self._pid != os.getpid():
+            self._begin()  # Without the parent's, and without a lock that a fork may have copied.
         self._connector.close()
 
     def run(
@@ -112,7 +114,9 @@ def _converse(
         try:
             replies.append(connection.read_response(disable_decoding=True))
         except redis.ResponseError as error:
-            replies.append(error)  # An error reply leaves the connection in order.
+            # An error reply leaves the connection in order. Without its frames: they hold this
+            # list, and all that was sent, until the next garbage collection.
+            replies.append(error.with_traceback(None))
     return replies
 
 

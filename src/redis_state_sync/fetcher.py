@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from redis_state_sync.errors import BlobMissingError, IntegrityError
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest, digest_of
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
+
+ErrorT = TypeVar("ErrorT", BlobMissingError, IntegrityError)
 
 
 class Fetcher:
@@ -59,18 +62,27 @@ class Fetcher:
         data: dict[str, bytes] = {}
         for (digest, size), blob in zip(pieces.items(), received, strict=True):
             if blob is None:
-                missing = BlobMissingError(
-                    f"{where}: version {version} of namespace {self._keys.namespace!r} lacks blob "
-                    f"{digest} (superseded or evicted)"
+                raise _about(
+                    digest,
+                    BlobMissingError(
+                        f"{where}: version {version} of namespace {self._keys.namespace!r} lacks "
+                        f"blob {digest} (superseded or evicted)"
+                    ),
                 )
-                missing.digest = digest
-                raise missing
             if len(blob) != size or digest_of(blob, algorithm) != digest:
-                damaged = IntegrityError(f"{where}: blob {digest} of version {version} is damaged")
-                damaged.digest = digest
-                raise damaged
+                raise _about(
+                    digest,
+                    IntegrityError(f"{where}: blob {digest} of version {version} is damaged"),
+                )
             data[digest] = blob
         return data
+
+
+def _about(digest: str, error: ErrorT) -> ErrorT:
+    # Not in a variable where it is raised: the error would hold the frame that holds it, and with
+    # it all that was received.
+    error.digest = digest
+    return error
 
 
 def _joined(pieces: Sequence[bytes]) -> bytes | bytearray:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import load_provider
-from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.credentials import URL_ENV, load_provider
+from redis_state_sync.endpoint import Endpoint, parse_url
 from redis_state_sync.errors import (
     NotNewerError,
     StoreError,
@@ -20,6 +22,7 @@ from redis_state_sync.errors import (
 )
 from redis_state_sync.exchange import Command, Exchange
 from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import Entry
@@ -28,6 +31,7 @@ from redis_state_sync.version import Version
 # Large enough that round trips do not count, small enough that a server serves others in between.
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
+HDEL_BATCH = 1000
 # Longer than a server takes for a small command, unless it hangs: then the publisher, which may
 # have a minute for all of a version, must be free for the server that a failover puts in its place.
 REPLY_TIMEOUT_S = 2.0
@@ -226,15 +230,9 @@ class RedisStore:
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
-        (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout, stall=REPLY_TIMEOUT_S)
+        pairs = self._hash("pins", keys.pins, timeout)
         try:
-            # RESP2 answers with a flat list, RESP3 with a map.
-            pairs = (
-                reply.items()
-                if isinstance(reply, dict)
-                else zip(reply[::2], reply[1::2], strict=True)
-            )
-            return {name.decode(): Version.parse(version) for name, version in pairs}
+            return {name.decode(): Version.parse(version) for name, version in pairs.items()}
         except (TypeError, ValueError, AttributeError, VersionError) as error:
             raise self._unexpected("HGETALL") from error
 
@@ -260,6 +258,24 @@ class RedisStore:
             ("EXPIRE", keys.readers, _whole(ttl_s)),
         ]
         self._run("note", commands, timeout)
+
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`."""
+        deadline = time.monotonic() + timeout
+        notes = self._hash("readers", keys.readers, timeout)
+        gone = outdated(notes, now_ms, ttl_s)
+        for start in range(0, len(gone), HDEL_BATCH):
+            command = ("HDEL", keys.readers, *gone[start : start + HDEL_BATCH])
+            self._run("readers", [command], remaining(deadline), stall=REPLY_TIMEOUT_S)
+
+    def _hash(self, operation: str, key: str, timeout: float) -> dict[bytes, bytes]:
+        (reply,) = self._run(operation, [("HGETALL", key)], timeout, stall=REPLY_TIMEOUT_S)
+        if isinstance(reply, dict):  # RESP3; RESP2 answers with a flat list.
+            return reply
+        try:
+            return dict(zip(reply[::2], reply[1::2], strict=True))
+        except (TypeError, ValueError) as error:
+            raise self._unexpected("HGETALL") from error
 
     def _run(
         self,
@@ -307,6 +323,18 @@ class _PoolFactory:
 
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Wherever it goes, to a file perhaps, no password goes with it.
+        return {**self.__dict__, "_endpoint": replace(self._endpoint, password=None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        url = os.environ.get(URL_ENV)
+        if url and self._settings.url is None:
+            own = parse_url(url)
+            if own.describe() == self._endpoint.describe():
+                self._endpoint = own
 
 
 def _whole(seconds: float) -> int:

@@ -110,6 +110,18 @@ class Retention:
         self._stored[version] = manifest
         self._drop(self._history, strays, timeout)
 
+    def tidy(self, *, strays: Collection[str], timeout: float) -> None:
+        """Drops uploads that no version uses, and what else need not be kept.
+
+        Args:
+            strays: As `keep`.
+            timeout: As `keep`.
+
+        Raises:
+            StoreError: As `keep`.
+        """
+        self._drop(self._history, strays, timeout)
+
     def make_room(self, *, strays: Collection[str] = (), timeout: float) -> list[Version]:
         """The store is full: drops all but the newest version and the pinned ones.
 

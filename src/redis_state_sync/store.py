@@ -97,6 +97,10 @@ class Store(Protocol):
         """Records what a reader has, for `status`."""
         ...
 
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`, see `reader_notes`."""
+        ...
+
     def close(self) -> None:
         """Lets go of connections. The store can be used again; it connects anew."""
         ...

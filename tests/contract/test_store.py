@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from redis_state_sync.errors import NotNewerError, StoreError
-from redis_state_sync.keys import Keys
+from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.reader_notes import note_of
 from redis_state_sync.store import Entry, Store
 from redis_state_sync.version import Version
 from tests.contract.conftest import WAIT, Backend, run
@@ -273,6 +274,29 @@ def test_of_writers_that_race_one_wins(backend: Backend, keys: Keys) -> None:
     for thread in threads:
         thread.join(WAIT)
     assert sorted(outcomes) == ["refused"] * (count - 1) + ["stored"]
+
+
+def test_forget_readers(store: Store, keys: Keys) -> None:
+    """Notes of readers that were not heard of for long go, as many as there are; others stay."""
+    now_ms = store.time_ms(timeout=WAIT)
+    store.forget_readers(keys, now_ms=now_ms, ttl_s=60.0, timeout=WAIT)  # where there are none
+    store.note_reader(keys, "gone", note_of(Version(1, 1), now_ms - 61_000), **TTL)
+    store.note_reader(keys, "unreadable", "note", **TTL)
+    store.note_reader(keys, "here", note_of(Version(1, 1), now_ms - 1000), **TTL)
+    store.ask_for_blob(keys, "a" * 32, **TTL)
+    for _ in range(2):
+        store.forget_readers(keys, now_ms=now_ms, ttl_s=60.0, timeout=WAIT)
+        assert readers(store, keys) == {"here", RESEND}
+    store.forget_readers(keys, now_ms=now_ms + 120_000, ttl_s=60.0, timeout=WAIT)
+    assert readers(store, keys) == {RESEND}
+    assert store.refresh(keys, [], **TTL) == {"a" * 32}
+
+
+def readers(store: Store, keys: Keys) -> set[str]:
+    if isinstance(store, MemoryStore):
+        return set(store._get(keys.readers) or {})
+    (names,) = run(store, ("HKEYS", keys.readers))
+    return {name.decode() for name in names}
 
 
 def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:

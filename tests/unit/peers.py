@@ -43,6 +43,7 @@ def peer(handler: Handler) -> Iterator[str]:
                 handler(connection)
             except OSError:
                 pass
+        connections.remove(connection)
 
     def accept() -> None:
         while True:
@@ -60,6 +61,6 @@ def peer(handler: Handler) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        for connection in connections:
+        for connection in list(connections):
             connection.close()
         thread.join(5)

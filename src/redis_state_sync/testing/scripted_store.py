@@ -110,7 +110,8 @@ class ScriptedStore:
             self._changed.notify_all()
             self._changed.wait_for(lambda: operation not in self._paused)
             if self._down is not None:
-                raise self._down
+                # Without the frames of earlier callers, which would add up.
+                raise self._down.with_traceback(None)
             if self._errors.get(operation):
                 raise self._errors[operation].pop(0)
         seconds = self._delays.get(operation, 0.0)
@@ -213,6 +214,14 @@ class ScriptedStore:
             "note_reader",
             timeout,
             lambda: self.inner.note_reader(keys, reader, note, ttl_s=ttl_s, timeout=timeout),
+        )
+
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "forget_readers",
+            timeout,
+            lambda: self.inner.forget_readers(keys, now_ms=now_ms, ttl_s=ttl_s, timeout=timeout),
         )
 
     def close(self) -> None:
