@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from redis_state_sync import Version
-from tests.chaos.bounds import PUBLISH_CALL_S, Refresh, longest, longest_polling
+from tests.chaos.bounds import PUBLISH_CALL_S, PUT_ASIDE, Refresh, longest, longest_polling
 from tests.chaos.journal import Line
 
 Journals = Mapping[str, list[Line]]
@@ -172,18 +172,19 @@ def bounded(history: History) -> Iterable[Violation]:
             did = Refresh(**{f.name: line[f.name] for f in fields(Refresh)})
             end = line["since"] + line["seconds"]
             slow = any(since < end and line["since"] < until for since, until in history.slow)
-            took, most = line["seconds"] - line["stalled"], longest(did, slow_line=slow)
+            waits = PUT_ASIDE * line["gap_s"]
+            took, most = line["seconds"] - line["stalled"], longest(did, slow_line=slow) + waits
             if took > most:
                 text = f"refresh took {took:.3f} s, and may take {most:.3f} s: {line}"
                 yield Violation(4, reader, text, line["t"])
-            took, most = did.polled_s - line["stalled"], longest_polling(did)
+            took, most = did.polled_s - line["stalled"], longest_polling(did) + waits
             if took > most:
                 text = f"polling took {took:.3f} s, and may take {most:.3f} s: {line}"
                 yield Violation(4, reader, text, line["t"])
     for learner, lines in history.learners.items():
         for line in _of(lines, "handed"):
             took = line["seconds"] - line["stalled"]
-            if took > PUBLISH_CALL_S:
+            if took > PUBLISH_CALL_S + PUT_ASIDE * line["gap_s"]:
                 yield Violation(4, learner, f"publish() took {took:.3f} s: {line}", line["t"])
 
 
