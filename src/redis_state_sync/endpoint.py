@@ -181,7 +181,7 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
     options.pop("db", None)
     if db and scheme in _CLUSTER:
         raise SettingsError(
-            f"a Redis Cluster has database 0 only: leave the {db} out of the {scheme}:// store URL"
+            f"{scheme}:// is for database 0 only: leave the {db} out of the store URL"
         )
     port = 26379 if scheme in _SENTINEL else 6379
     names = hostpart.split(",") if scheme in _SENTINEL | _CLUSTER else [hostpart]
