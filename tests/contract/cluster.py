@@ -30,7 +30,8 @@ from tests.contract.servers import (
 PRIMARIES = 3
 # Nodes of a machine that stands still for so long would declare each other dead.
 CALM_MS = 20_000
-# A dead node is noticed after this time, and replaced after two or three times as long.
+# A dead node is noticed after this time, and replaced after two or three times as long. (To be set
+# when the harm is done: the machine may stand still for that long before.)
 NERVOUS_MS = 700
 
 
@@ -155,7 +156,7 @@ def cluster(
     """Starts the nodes, and ends them by their own pids.
 
     Args:
-        *config: Further lines of their configuration.
+        *config: Further lines of their configuration, which count more than ours.
         replicas: How many of them the first primary has.
         binary: The server; Valkey unless given, and Debian's Redis with TLS.
         password: Asked of clients, and of the nodes among each other.
@@ -163,7 +164,7 @@ def cluster(
     """
     count = PRIMARIES + replicas
     ports = free_ports(2 * count)
-    lines = [*config, "cluster-enabled yes", f"cluster-node-timeout {CALM_MS}"]
+    lines = ["cluster-enabled yes", f"cluster-node-timeout {CALM_MS}"]
     # They would wait for five seconds before they first copy to a replica.
     lines += ["repl-diskless-sync-delay 0", "cluster-config-file nodes.conf"]
     lines += [f"masterauth {password}"] if password else []
@@ -172,7 +173,7 @@ def cluster(
     with ExitStack() as stack:
         nodes = {}
         for port, bus in zip(ports[:count], ports[count:], strict=True):
-            own = [*lines, f"cluster-port {bus}", *([f"tls-port {port}"] if tls else [])]
+            own = [*lines, f"cluster-port {bus}", *([f"tls-port {port}"] if tls else []), *config]
             nodes[port] = stack.enter_context(
                 start(
                     binary or (redis_binary() if tls else valkey_binary()),
