@@ -171,9 +171,7 @@ class ClusterExchange(Exchange):
 
     def _forget(self, node: Address) -> None:
         self._nodes.failed(node)
-        connector = self._connectors.pop(node, None)
-        if connector is not None:
-            connector.close()
+        self._connectors.pop(node, None)
 
     def _at(self, node: Address) -> str:
         return f"{self._where} at {shown_address(node)}"

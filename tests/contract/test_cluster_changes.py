@@ -128,7 +128,7 @@ def by_hand(nodes: Cluster, old: int, replica: int) -> None:
 
 @pytest.mark.parametrize(
     ("harm", "server", "protocol"),
-    [(kill, "valkey", 2), (kill, "redis", 3), (freeze, "valkey", 3), (by_hand, "valkey", 2)],
+    [(kill, "valkey", 3), (kill, "redis", 2), (freeze, "valkey", 2), (by_hand, "valkey", 3)],
 )
 def test_the_primary_is_lost_under_load(
     harm: Callable[[Cluster, int, int], None], server: str, protocol: int
