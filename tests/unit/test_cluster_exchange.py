@@ -15,6 +15,7 @@ from redis_state_sync.cluster_exchange import MAX_REDIRECTS
 from redis_state_sync.keys import Keys
 from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.version import Version
+from tests.unit.forks import in_child
 from tests.unit.peers import answering, peer, silent
 from tests.unit.states import WAIT
 
@@ -190,6 +191,24 @@ def test_only_refused_commands_follow_a_moving_slot() -> None:
         assert [c.split(" ")[0] for c in source.received] == ["XADD", *["EXPIRE"] * 3] * 2
         assert target.received == ["ASKING", f"EXPIRE {KEYS.pins} 100"] * 2
         assert (source.connections, target.connections) == (1, 1)
+
+
+def test_every_command_has_one_key() -> None:
+    """No command names keys that a moving slot could part from each other: C79."""
+    digests = [f"{i:032x}" for i in range(40)]
+    numbers = (b"XADD", b"EXPIRE", b"SET", b"UNLINK", b"XDEL", b"HSET")
+    with nodes(1) as (node,), opened(node) as store:
+        node.answer = lambda c: b":1\r\n" if c[0] in numbers else NOTHING
+        store.append(KEYS, Version(1, 1), b"m", **TTL)
+        store.put_blobs(KEYS, dict.fromkeys(digests, b"x"), **TTL)
+        assert store.refresh(KEYS, digests, **TTL) == set()
+        store.drop(KEYS, [Version(1, 1), Version(1, 2)], digests, timeout=WAIT)
+        store.note_reader(KEYS, "r", "note", **TTL)
+        poll(store)
+        assert store.pins(KEYS, timeout=WAIT) == {}
+        keys = [[w for w in c.split(" ") if w.startswith("rss:{n}:")] for c in node.received]
+        assert {len(each) for each in keys} == {1}
+        assert sum(c.startswith("UNLINK") for c in node.received) == 40
 
 
 def test_a_user_who_may_not_ask() -> None:
@@ -385,6 +404,20 @@ def test_travels() -> None:
         other.close()
         assert other.describe() == store.describe() == f"redis+cluster://{gone.at},{first.at}"
         assert (polls(gone), polls(first)) == (2, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_fork() -> None:
+    """A child that is forked in the middle of a call asks by connections of its own: C90."""
+    with nodes(2) as (first, owner), opened(first) as store:
+        first.says(owner.moved())
+        poll(store)
+        with store._exchange._lock:
+            assert in_child(lambda: poll(store, timeout=10.0)) == 0
+        poll(store)
+        # The child found the owner by itself, and left the parent its connection.
+        assert (first.connections, owner.connections) == (2, 2)
+        assert (polls(first), polls(owner)) == (2, 3)
 
 
 @pytest.mark.parametrize("reply", [b"-MOVED 1 h:1\r\n", b"-ASK 1 h:1\r\n"])

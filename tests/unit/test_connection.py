@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import pickle
-import signal
 import socket
 import threading
 import time
@@ -21,6 +18,7 @@ from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.testing import EmbeddedServer, FakeStateServer
 from redis_state_sync.version import Version
+from tests.unit.forks import in_child
 from tests.unit.peers import Handler, peer, saying, silent, slamming
 from tests.unit.states import WAIT, publishing, state
 
@@ -213,21 +211,6 @@ def test_a_poll_does_not_wait_for_another_threads_transfer() -> None:
         done.set()
         thread.join(WAIT)
         assert not thread.is_alive()
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Runs `work` in a forked child; its exit status."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            signal.alarm(30)
-            logging.disable()
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # Forking with threads is what is under test.
