@@ -17,7 +17,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .PHONY: help
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo 'ARGS="..." is handed to the demo or to pytest: make demo ARGS="--seconds 60"'
+	@echo 'ARGS="..." is handed to the demo, the soak or pytest: make demo ARGS="--seconds 60"'
 
 .PHONY: venv
 venv: $(STAMP) ## make .venv and install the project with all extras
@@ -64,6 +64,10 @@ test-fast: $(STAMP) ## unit tests and the contract of every store (under a minut
 .PHONY: model
 model: $(STAMP) ## search longer for an order of events that breaks a promise (minutes)
 	$(BIN)/python -m pytest tests/model --hypothesis-profile=long $(ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## kill, freeze, cut, fill and damage for half an hour: ARGS="--seconds 3600 --seed 7"
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv, caches and built files

@@ -137,7 +137,9 @@ class ClusterExchange(Exchange):
                 connection.disconnect()  # There is no other one.
                 raise lost[node]
             try:
-                return connection, converse(connection, replace(batch, packed=requests))
+                return connection, converse(
+                    connection, replace(batch, packed=requests), fresh=fresh
+                )
             except Exception as error:
                 if fresh or not isinstance(error, (redis.ConnectionError, OSError)):
                     self._lose(node, error, batch, lost)

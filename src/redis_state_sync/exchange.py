@@ -107,7 +107,7 @@ class Exchange:
         while True:
             connection, fresh = self._connector.acquire(remaining(batch.deadline))
             try:
-                replies = converse(connection, batch)
+                replies = converse(connection, batch, fresh=fresh)
             except (redis.ConnectionError, OSError):
                 if fresh:
                     raise
@@ -124,8 +124,13 @@ def is_demoted(replies: Sequence[Any]) -> bool:
     return any(isinstance(reply, redis.ReadOnlyError) for reply in replies)
 
 
-def converse(connection: Connection, batch: Batch) -> list[Any]:
+def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
     """Sends a batch and reads a reply to each command; an error reply as an exception.
+
+    Args:
+        connection: A live one.
+        batch: What to send.
+        fresh: Whether the connection was never used before.
 
     Raises:
         Exception: Of redis-py or the socket, if that fails. The connection is closed then.
@@ -133,6 +138,10 @@ def converse(connection: Connection, batch: Batch) -> list[Any]:
     chunks = [chunk for command in batch.packed for chunk in command]
     replies: list[Any] = []
     try:
+        if not fresh and connection.can_read(timeout=0):
+            # What is left over would be taken for the reply to the next command, and that one's
+            # for the reply to the one after it, for ever.
+            raise redis.ConnectionError("bytes that nobody asked for")
         set_timeout(connection, _patience(batch))
         connection.send_packed_command(chunks, check_health=False)
         for _ in batch.packed:

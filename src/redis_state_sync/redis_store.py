@@ -317,6 +317,7 @@ class RedisStore:
                 raise reply_error(reply, operation, self._where) from shown(reply)
 
     def _unexpected(self, command: str) -> StoreReplyError:
+        self.close()  # Perhaps it was the reply to another command.
         return StoreReplyError(
             f"{self._where}: unexpected reply to {command}; is this a Redis or Valkey server, "
             "and is the namespace used by something else?"

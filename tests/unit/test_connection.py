@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from redis_state_sync import StateSubscriber, errors, open_store
+from redis_state_sync import StateSubscriber, errors, open_store, redis_store
 from redis_state_sync.connection import Connector, make_pool
 from redis_state_sync.endpoint import parse_url
 from redis_state_sync.keys import Keys
@@ -437,5 +437,46 @@ def test_a_learner_fails_at_start() -> None:
             publishing(store, connect_timeout_s=0.2) as publisher,
         ):
             publisher.publish(state(1))
+        assert time.monotonic() - started < MUCH_TOO_LONG
+        store.close()
+
+
+def test_replies_never_get_out_of_step() -> None:
+    """A reply too many, or one of another command, costs the connection and nothing more."""
+
+    def one_too_many(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"*2\r\n$1\r\n7\r\n$1\r\n0\r\n*2\r\n$1\r\n8\r\n$1\r\n0\r\n")
+        silent(connection)
+
+    def another_ones(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b":1\r\n")
+        connection.recv(65536)
+        connection.sendall(b"*2\r\n$1\r\n8\r\n$1\r\n0\r\n")
+        silent(connection)
+
+    with peer(one_too_many) as url:
+        store = open_store(url)
+        assert [store.time_ms(timeout=WAIT) for _ in range(3)] == [7000] * 3
+        store.close()
+    with peer(another_ones) as url:
+        store = open_store(url)
+        for _ in range(3):
+            with pytest.raises(errors.StoreReplyError):
+                store.time_ms(timeout=WAIT)
+        store.close()
+
+
+def test_a_poll_that_is_never_answered_does_not_take_a_publishers_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looking at what is stored ends long before the time that a whole publish has."""
+    monkeypatch.setattr(redis_store, "REPLY_TIMEOUT_S", 0.1)
+    with peer(silent) as url:
+        store = open_store(url)
+        started = time.monotonic()
+        with pytest.raises(errors.StoreTimeoutError):
+            store.newest(KEYS, timeout=60.0)
         assert time.monotonic() - started < MUCH_TOO_LONG
         store.close()
