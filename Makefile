@@ -54,8 +54,9 @@ types: $(STAMP) ## strict mypy on src
 test: lint types ## lint, types and all tests (12 minutes on 2 cores)
 	$(BIN)/python -m pytest $(ARGS)
 
-# They wait for sentinels to fail a server over, or for what must not be answered.
-SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py
+# They wait for servers to be replaced, or for what must not be answered.
+SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py test_cluster.py \
+	test_cluster_changes.py
 .PHONY: test-fast
 test-fast: $(STAMP) ## unit tests and the contract of every store (under a minute)
 	$(BIN)/python -m pytest tests/unit tests/contract $(SLOW:%=--ignore=tests/contract/%) $(ARGS)

@@ -100,6 +100,10 @@ def _tls_options(endpoint: Endpoint) -> dict[str, Any]:
     return options
 
 
+class StillConnectingError(StoreTimeoutError):
+    """No connection yet: the attempt goes on, and the next call may find it ready."""
+
+
 class Connector:
     """Holds at most one live connection, and bounds what waiting for one costs.
 
@@ -125,7 +129,7 @@ class Connector:
         """Returns a live connection, and whether it is fresh.
 
         Raises:
-            StoreTimeoutError: If none is ready within `timeout` seconds.
+            StillConnectingError: If none is ready within `timeout` seconds.
             Exception: Whatever the attempt to connect failed with.
         """
         with self._lock:
@@ -140,7 +144,7 @@ class Connector:
         try:
             connection = attempt.result(timeout)
         except FutureTimeout:
-            raise StoreTimeoutError(
+            raise StillConnectingError(
                 f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
                 f"{connecting_hint(self._where)}"
             ) from None
@@ -151,6 +155,12 @@ class Connector:
         self._finished(attempt, connection)
         return connection, True
 
+    @property
+    def ready(self) -> bool:
+        """Whether `acquire` has a connection at hand."""
+        with self._lock:
+            return self._idle is not None and self._pid == os.getpid()
+
     def release(self, connection: Connection) -> None:
         """Gives back a connection on which every reply was read.
 
@@ -159,6 +169,19 @@ class Connector:
         with self._lock:
             if self._lent is connection and self._pid == os.getpid():
                 self._idle, self._lent = connection, None
+                return
+        connection.disconnect()
+
+    def lends(self, connection: Connection) -> bool:
+        """Whether a connection is on loan from here, and `close` was not called meanwhile."""
+        with self._lock:
+            return self._lent is connection and self._pid == os.getpid()
+
+    def adopt(self, connection: Connection) -> None:
+        """Keeps a connection that another connector made, unless there is one already."""
+        with self._lock:
+            if self._idle is None and self._pid == os.getpid():
+                self._idle = connection
                 return
         connection.disconnect()
 

@@ -6,16 +6,36 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
 
-from redis_state_sync.connection import Connector, Pool, remaining, set_timeout
-from redis_state_sync.errors import StoreError, StoreTimeoutError
+from redis_state_sync.connection import Connection, Connector, Pool, remaining, set_timeout
+from redis_state_sync.errors import RedisStateSyncError, StoreTimeoutError
 from redis_state_sync.redis_errors import shown, translated
 from redis_state_sync.resp import pack
 
 Command = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Commands that are sent in one go, and how long that may take.
+
+    Args:
+        operation: What to call it in messages.
+        commands: Each a command and its arguments.
+        packed: The chunks to send for each of them.
+        deadline: A `time.monotonic()`, for connecting and all else.
+        stall: Seconds without a byte after which it is given up earlier.
+    """
+
+    operation: str
+    commands: Sequence[Command]
+    packed: Sequence[list[Any]]
+    deadline: float
+    stall: float | None
 
 
 class Exchange:
@@ -67,7 +87,7 @@ class Exchange:
         Raises:
             StoreError: If the server can not be reached, or does not answer in time.
         """
-        packed = [chunk for command in commands for chunk in pack(*command)]
+        packed = [pack(*command) for command in commands]
         deadline = time.monotonic() + timeout
         if self._pid != os.getpid():
             self._begin()  # The fork may have copied the lock while another thread held it.
@@ -75,53 +95,71 @@ class Exchange:
         if not self._lock.acquire(timeout=timeout):
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
-            while True:
-                fresh = True
-                connection = None
-                try:
-                    connection, fresh = self._connector.acquire(remaining(deadline))
-                    if not fresh and connection.can_read(timeout=0):
-                        # What is left over would be taken for the reply to the next command, and
-                        # that one's for the reply to the one after it, for ever.
-                        raise redis.ConnectionError("bytes that nobody asked for")
-                    replies = _converse(connection, packed, len(commands), deadline, stall)
-                except BaseException as error:
-                    if connection is not None:
-                        connection.disconnect()
-                    if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
-                        continue
-                    if isinstance(error, StoreError) or not isinstance(error, Exception):
-                        raise
-                    raise translated(error, operation, self._where) from shown(error)
-                if any(isinstance(reply, redis.ReadOnlyError) for reply in replies):
-                    # A demoted primary: find the new one, whose name or sentinels know it.
-                    connection.disconnect()
-                else:
-                    self._connector.release(connection)
-                return replies
+            return self._send(Batch(operation, commands, packed, deadline, stall))
+        except RedisStateSyncError:
+            raise
+        except Exception as error:
+            raise translated(error, operation, self._where) from shown(error)
         finally:
             self._lock.release()
 
+    def _send(self, batch: Batch) -> list[Any]:
+        while True:
+            connection, fresh = self._connector.acquire(remaining(batch.deadline))
+            try:
+                replies = converse(connection, batch, fresh=fresh)
+            except (redis.ConnectionError, OSError):
+                if fresh:
+                    raise
+                continue
+            if is_demoted(replies):
+                connection.disconnect()  # Find the new primary, whose name or sentinels know it.
+            else:
+                self._connector.release(connection)
+            return replies
 
-def _converse(
-    connection: Any, packed: list[Any], count: int, deadline: float, stall: float | None
-) -> list[Any]:
-    set_timeout(connection, _patience(deadline, stall))
-    connection.send_packed_command(packed, check_health=False)
+
+def is_demoted(replies: Sequence[Any]) -> bool:
+    """Whether they are those of a primary that became a replica."""
+    return any(isinstance(reply, redis.ReadOnlyError) for reply in replies)
+
+
+def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
+    """Sends a batch and reads a reply to each command; an error reply as an exception.
+
+    Args:
+        connection: A live one.
+        batch: What to send.
+        fresh: Whether the connection was never used before.
+
+    Raises:
+        Exception: Of redis-py or the socket, if that fails. The connection is closed then.
+    """
+    chunks = [chunk for command in batch.packed for chunk in command]
     replies: list[Any] = []
-    for _ in range(count):
-        set_timeout(connection, _patience(deadline, stall))
-        try:
-            replies.append(connection.read_response(disable_decoding=True))
-        except redis.ResponseError as error:
-            # An error reply leaves the connection in order. Without its frames: they hold this
-            # list, and all that was sent, until the next garbage collection.
-            replies.append(error.with_traceback(None))
+    try:
+        if not fresh and connection.can_read(timeout=0):
+            # What is left over would be taken for the reply to the next command, and that one's
+            # for the reply to the one after it, for ever.
+            raise redis.ConnectionError("bytes that nobody asked for")
+        set_timeout(connection, _patience(batch))
+        connection.send_packed_command(chunks, check_health=False)
+        for _ in batch.packed:
+            set_timeout(connection, _patience(batch))
+            try:
+                replies.append(connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                # An error reply leaves the connection in order. Without its frames: they hold this
+                # list, and all that was sent, until the next garbage collection.
+                replies.append(error.with_traceback(None))
+    except BaseException:
+        connection.disconnect()
+        raise
     return replies
 
 
-def _patience(deadline: float, stall: float | None) -> float:
-    left = remaining(deadline)
+def _patience(batch: Batch) -> float:
+    left = remaining(batch.deadline)
     if left <= 0:
         raise redis.TimeoutError("no time left")
-    return left if stall is None else min(left, stall)
+    return left if batch.stall is None else min(left, batch.stall)

@@ -10,6 +10,8 @@ from typing import Any
 
 import redis
 
+from redis_state_sync.cluster import Address
+from redis_state_sync.cluster_exchange import ClusterExchange
 from redis_state_sync.connection import Pool, make_pool, remaining
 from redis_state_sync.credentials import URL_ENV, load_provider
 from redis_state_sync.endpoint import Endpoint, parse_url
@@ -49,15 +51,24 @@ class RedisStore:
         make: Makes the redis-py pool whose connections are used. Called when first needed.
         where: The server, for messages; must hold no secret.
         stall_timeout_s: Seconds without a byte after which a transfer is given up.
+        cluster: Nodes of a cluster to begin with; `make` is then told which node's pool to make.
     """
 
     def __init__(
-        self, make: Callable[[], Pool], where: str, *, stall_timeout_s: float = 0.5
+        self,
+        make: Callable[..., Pool],
+        where: str,
+        *,
+        stall_timeout_s: float = 0.5,
+        cluster: Sequence[Address] = (),
     ) -> None:
         self._make = make
         self._where = where
         self._stall_timeout_s = stall_timeout_s
-        self._exchange = Exchange(make, where)
+        self._cluster = tuple(cluster)
+        self._exchange = (
+            ClusterExchange(make, self._cluster, where) if cluster else Exchange(make, where)
+        )
 
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
@@ -66,6 +77,7 @@ class RedisStore:
             _PoolFactory(endpoint, settings),
             endpoint.describe(),
             stall_timeout_s=settings.stall_timeout_s,
+            cluster=endpoint.hosts if endpoint.cluster else (),
         )
 
     @classmethod
@@ -77,10 +89,15 @@ class RedisStore:
         return f"RedisStore({self._where!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"make": self._make, "where": self._where, "stall": self._stall_timeout_s}
+        return {
+            "make": self._make,
+            "where": self._where,
+            "stall_timeout_s": self._stall_timeout_s,
+            "cluster": self._cluster,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["make"], state["where"], stall_timeout_s=state["stall"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def describe(self) -> str:
         """Where the data is; never a secret."""
@@ -246,8 +263,10 @@ class RedisStore:
             commands = [("XDEL", keys.versions, *ids)]
             self._run("drop", commands, remaining(deadline), stall=REPLY_TIMEOUT_S)
         for start in range(0, len(digests), UNLINK_BATCH):
-            batch = [keys.blob(digest) for digest in digests[start : start + UNLINK_BATCH]]
-            self._run("drop", [("UNLINK", *batch)], remaining(deadline), stall=REPLY_TIMEOUT_S)
+            batch = digests[start : start + UNLINK_BATCH]
+            # One key each: a cluster refuses a command of which some keys have moved already.
+            unlinks = [("UNLINK", keys.blob(digest)) for digest in batch]
+            self._run("drop", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
@@ -306,16 +325,16 @@ class RedisStore:
 
 
 class _PoolFactory:
-    """Makes the pool in whichever process needs it; credentials are read there and then."""
+    """Makes a pool in whichever process needs it; credentials are read there and then."""
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         self._endpoint = endpoint
         self._settings = settings
 
-    def __call__(self) -> Pool:
+    def __call__(self, node: Address | None = None) -> Pool:
         reference = self._settings.credential_provider
         return make_pool(
-            self._endpoint,
+            self._endpoint.at(node) if node else self._endpoint,
             connect_timeout_s=self._settings.connect_timeout_s,
             password_env=self._settings.password_env,
             credential_provider=load_provider(reference) if reference else None,

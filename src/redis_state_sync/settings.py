@@ -18,8 +18,9 @@ class Settings:
 
     Args:
         url: Where the store is: ``redis://host:6379/0``, ``rediss://``, ``unix:///run/v.sock``,
-            ``redis+sentinel://h1,h2/mymaster/0``, ``valkey://``, ``memory://name``,
-            ``embedded://``. None: the environment variable REDIS_STATE_SYNC_URL of each process.
+            ``redis+sentinel://h1,h2/mymaster/0``, ``redis+cluster://h1,h2``, ``valkey://``,
+            ``memory://name``, ``embedded://``. None: the environment variable
+            REDIS_STATE_SYNC_URL of each process.
         namespace: The shared state's name. None: the experiment's and trial's names, so that
             trials never meet by accident.
         password_env: Name of the environment variable that holds the password.

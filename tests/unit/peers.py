@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import hiredis
+
 Handler = Callable[[socket.socket], None]
 
 
@@ -23,6 +25,22 @@ def saying(*replies: bytes) -> Handler:
         queue = list(replies)
         while connection.recv(65536):
             connection.sendall(queue.pop(0) if len(queue) > 1 else queue[0])
+
+    return handler
+
+
+def answering(reply: Callable[[list[bytes]], bytes]) -> Handler:
+    """Reads commands and answers each with what the function says; ends with an empty answer."""
+
+    def handler(connection: socket.socket) -> None:
+        reader = hiredis.Reader()
+        while data := connection.recv(65536):
+            reader.feed(data)
+            while (command := reader.gets()) is not False:
+                answer = reply(command)
+                if not answer:
+                    return
+                connection.sendall(answer)
 
     return handler
 
