@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,10 +20,12 @@ class Watch:
 
     Args:
         note: Told of every stall, by its beginning and end.
+        cpu: Sleep and wake on this one only. Default: where the kernel likes.
     """
 
-    def __init__(self, note: Callable[[float, float], None]) -> None:
+    def __init__(self, note: Callable[[float, float], None], *, cpu: int | None = None) -> None:
         self._note = note
+        self._cpu = cpu
         self._stalls: deque[Interval] = deque(maxlen=2000)
         self._lock = threading.Lock()
         self._asleep_since = time.monotonic()
@@ -39,6 +42,8 @@ class Watch:
         return overlap(found, start, end)
 
     def _run(self) -> None:
+        if self._cpu is not None:
+            os.sched_setaffinity(0, {self._cpu})  # Of this thread.
         while True:
             self._asleep_since = before = time.monotonic()
             time.sleep(TICK_S)

@@ -268,6 +268,17 @@ def test_a_slow_refresh_needs_a_reason(values: dict[str, Any], allowed: bool) ->
     assert found(history) == ([] if allowed else [(4, "any")])
 
 
+def test_a_cpu_that_stood_still_is_a_reason() -> None:
+    """What the machine, or the process itself, stood still is taken off, each moment once."""
+    history = copy.deepcopy(good())
+    history.readers["any"].append(slow())
+    stopped = replace(history, stalls=[(8.1, 8.5), (8.4, 8.99), (1.0, 2.0)])
+    assert found(stopped) == []
+    assert found(replace(history, stalls=[(8.1, 8.5), (9.0, 9.9)])) == [(4, "any")]
+    history.readers["any"].append({"t": 9.1, "ev": "stall", "since": 8.05, "until": 8.95})
+    assert found(history) == []
+
+
 def test_recovery_takes_until_the_last_one_holds_the_newest_version() -> None:
     """It counts from the end of the fault, for learner, readers and one that has nothing yet."""
     v = [Version(1, n) for n in range(5)]
