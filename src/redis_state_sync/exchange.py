@@ -14,7 +14,7 @@ import redis
 from redis_state_sync.connection import Connection, Connector, Pool, remaining, set_timeout
 from redis_state_sync.errors import RedisStateSyncError, StoreTimeoutError
 from redis_state_sync.redis_errors import shown, translated
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import pack, parts
 
 Command = tuple[Any, ...]
 
@@ -142,8 +142,9 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
             # What is left over would be taken for the reply to the next command, and that one's
             # for the reply to the one after it, for ever.
             raise redis.ConnectionError("bytes that nobody asked for")
-        set_timeout(connection, _patience(batch))
-        connection.send_packed_command(chunks, check_health=False)
+        for part in parts(chunks):
+            set_timeout(connection, _patience(batch))
+            connection.send_packed_command([part], check_health=False)
         for _ in batch.packed:
             set_timeout(connection, _patience(batch))
             try:
