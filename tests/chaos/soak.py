@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     planned = steps(options.seed, longest_s=options.longest, pairs=not options.alone, kinds=kinds)
     plan = Plan(options.seed, every_s=options.every, large=options.large, signed=options.signed)
     began = time.monotonic()
-    broken = None
+    broken, told = None, 0
     with World(folder, plan) as world:
         runner = Runner(world, "")
         for number in itertools.count(1):
@@ -59,6 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
                 broken = error
             else:
                 print(f"{'':17}{str(done)[len(str(step)) + 2 :]}", flush=True)
+            for violation in world.violations[told:]:
+                print(f"{'':17}VIOLATION {violation}", flush=True)
+            told = len(world.violations)
             if broken or done.recovery is None:
                 break
     runner.command = soak_command(

@@ -7,10 +7,11 @@ import secrets
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +28,8 @@ from tests.chaos.newcomer import Newcomer
 from tests.chaos.proxy import Proxy
 from tests.chaos.server import PATIENCE_S, Server, steady_port
 from tests.chaos.stalls import Interval
+
+MemberT = TypeVar("MemberT", bound=Member)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class World:
         self.journal = Journal(folder / "world.jsonl")
         self.violations: list[Violation] = []
         self.members: list[Member] = []
+        self._living: list[Member] = []
         self.readers: list[Reader] = []
         self._newcomers: list[Newcomer] = []
         self.losses: list[float] = []
@@ -98,11 +102,9 @@ class World:
             for name in ("learner", "readers", "candidate")
         }
         self._stack.callback(self._end_members)
-        self._machine = Member("machine", self.folder, "tests.chaos.machine", {})
-        self.members.append(self._machine)
+        self._machine = self._add(Member("machine", self.folder, "tests.chaos.machine", {}))
         self.learner = self.start_learner()
-        for place in range(self.plan.readers):
-            self.readers.append(self.start_reader(place))
+        self.readers = [self._new_reader(place) for place in range(self.plan.readers)]
         self.wait(lambda: all(r.applied for r in self.readers), "readers that hold a version")
 
     # ------------------------------------------------------------------ processes
@@ -118,35 +120,34 @@ class World:
             "url": self.proxies[line].url,
             "writer": writer or f"writer-of-{name}",
         }
-        learner = Learner(name, self.folder, options | {"every-s": pace})
-        self.members.append(learner)
+        learner = self._add(Learner(name, self.folder, options | {"every-s": pace}))
         ended = ("claimed", "not_started")
         self.wait(lambda: any(map(learner.told, ended)), f"{name} that has begun")
         return learner
 
-    def start_reader(self, place: int) -> Reader:
-        """Starts one, and waits until it reads."""
+    def replace_readers(self, old: Iterable[Reader]) -> None:
+        """Kills some; others take their places, and are waited for until they read."""
+        for reader in old:
+            reader.signal(signal.SIGKILL)
+            self.readers[reader.place] = self._new_reader(reader.place)
+        self.wait(lambda: all(r.told("start") for r in self.readers), "readers that have begun")
+
+    def _new_reader(self, place: int) -> Reader:
         name = self._name(f"reader-{place}")
         writer = self.learner.writer if place % 2 else None
         seed = random.Random(f"{self.plan.seed}/{name}").randrange(1 << 30)
         options = {**self._common(), "url": self.proxies["readers"].url, "seed": seed}
-        reader = Reader(name, place, self.folder, options | {"writer": writer})
-        self.members.append(reader)
-        self.wait(lambda: reader.told("start"), f"{name} that has begun")
-        return reader
+        return self._add(Reader(name, place, self.folder, options | {"writer": writer}))
 
-    def replace_reader(self, old: Reader) -> Reader:
-        """Kills one; another one takes its place."""
-        old.signal(signal.SIGKILL)
-        new = self.start_reader(old.place)
-        self.readers[self.readers.index(old)] = new
-        return new
+    def _add(self, member: MemberT) -> MemberT:
+        self.members.append(member)
+        self._living.append(member)
+        return member
 
     def enthrone(self, learner: Learner) -> None:
         """This is the learner now. Readers that followed the other one only end with it."""
         self.learner = learner
-        for reader in [r for r in self.readers if r.writer not in (None, learner.writer)]:
-            self.replace_reader(reader)
+        self.replace_readers([r for r in self.readers if r.writer not in (None, learner.writer)])
 
     def newcomer(self) -> Newcomer:
         """Another reader, that has nothing yet."""
@@ -172,12 +173,15 @@ class World:
 
     def look(self) -> None:
         """Reads on in all journals, and notes what must not be."""
-        for member in self.members:
+        for member in list(self._living):
+            ended = member.exit_code is not None  # Before its last lines are read.
             for line in member.look():
                 if line["ev"] == "stall":
                     self._stalls.append((line["since"], line["until"]))
-            if member.exit_code is not None and not member.expected_end:
-                member.expected_end = True
+            if not ended:
+                continue
+            self._living.remove(member)
+            if not member.expected_end:
                 tail = member.log.read_text(errors="replace")[-2000:]
                 self.violation(6, member.name, f"ended with {member.exit_code}: {tail}")
 

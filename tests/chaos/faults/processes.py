@@ -111,7 +111,7 @@ class ReaderKilled(Fault):
         self._reader.signal(signal.SIGKILL)
 
     def heal(self) -> None:
-        self.world.replace_reader(self._reader)
+        self.world.replace_readers([self._reader])
 
 
 class ReaderStopped(Fault):
