@@ -20,6 +20,7 @@ from redis.sentinel import SentinelConnectionPool
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -184,7 +185,7 @@ class Connector:
                 pool = self._pool
             # Not pool.make_connection(): it counts every attempt, failed ones too, and refuses for
             # good after max_connections (100 by default) of them.
-            connection = pool.connection_class(**pool.connection_kwargs)
+            connection = guarded(pool.connection_class)(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
             attempt.set_exception(_without_frames(error))

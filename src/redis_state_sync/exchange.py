@@ -11,11 +11,16 @@ from typing import Any
 import redis
 
 from redis_state_sync.connection import Connector, Pool, remaining, set_timeout
-from redis_state_sync.errors import StoreError, StoreTimeoutError
+from redis_state_sync.errors import StoreError, StoreReplyError, StoreTimeoutError
+from redis_state_sync.frames import ReplyTooLargeError
+from redis_state_sync.guarded import allow
 from redis_state_sync.redis_errors import shown, translated
 from redis_state_sync.resp import pack
 
 Command = tuple[Any, ...]
+
+# For all replies of one exchange, unless the caller knows better: a thousand large manifests.
+LARGEST_REPLIES = 256 << 20
 
 
 class Exchange:
@@ -47,6 +52,7 @@ class Exchange:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
     ) -> list[Any]:
         """Sends commands in one go and reads a reply to each.
 
@@ -58,12 +64,14 @@ class Exchange:
             commands: Each a command and its arguments.
             timeout: Seconds for all of it, waiting for another thread and connecting included.
             stall: Seconds without a byte after which it is given up earlier.
+            allowance: Most bytes that all replies may take.
 
         Returns:
             The replies; an error reply as an exception in its place.
 
         Raises:
-            StoreError: If the server can not be reached, or does not answer in time.
+            StoreError: If the server can not be reached, does not answer in time, or sends more
+                than `allowance`.
         """
         packed = [chunk for command in commands for chunk in pack(*command)]
         deadline = time.monotonic() + timeout
@@ -78,12 +86,15 @@ class Exchange:
                 connection = None
                 try:
                     connection, fresh = self._connector.acquire(remaining(deadline))
+                    allow(connection, deadline, stall, allowance)
                     replies = _converse(connection, packed, len(commands), deadline, stall)
                 except BaseException as error:
                     if connection is not None:
                         connection.disconnect()
                     if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
                         continue
+                    if isinstance(error, ReplyTooLargeError):
+                        raise self._too_large(operation, error) from error
                     if isinstance(error, StoreError) or not isinstance(error, Exception):
                         raise
                     raise translated(error, operation, self._where) from shown(error)
@@ -95,6 +106,12 @@ class Exchange:
                 return replies
         finally:
             self._lock.release()
+
+    def _too_large(self, operation: str, error: ReplyTooLargeError) -> StoreReplyError:
+        return StoreReplyError(
+            f"{self._where}: a reply during {operation} was refused: {error}. Did someone replace "
+            "what is stored, or is this no Redis or Valkey server?"
+        )
 
 
 def _converse(

@@ -27,6 +27,7 @@ from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, 
 from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest
+from redis_state_sync.settings import MAX_STATE_BYTES
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
@@ -61,6 +62,7 @@ class StateSubscriber:
         transfer_timeout_s: Most seconds that one fetch may take.
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
+        max_state_bytes: See `Settings`.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
     """
@@ -77,6 +79,7 @@ class StateSubscriber:
         transfer_timeout_s: float = 60.0,
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,6 +92,7 @@ class StateSubscriber:
         self._transfer_timeout_s = transfer_timeout_s
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
+        self._max_state_bytes = max_state_bytes
         self._observers = tuple(observers)
         self._clock = clock
         self._init_state()
@@ -99,7 +103,7 @@ class StateSubscriber:
         self._held: Version | None = None
         self._floor: Version | None = None
         self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(self.store, self.keys)
+        self._fetcher = Fetcher(self.store, self.keys, self._max_state_bytes)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True

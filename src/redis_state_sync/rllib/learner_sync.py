@@ -85,6 +85,7 @@ class LearnerSync:
                 ttl_s=settings.ttl_s,
                 connect_timeout_s=settings.connect_timeout_s,
                 transfer_timeout_s=settings.transfer_timeout_s,
+                max_state_bytes=settings.max_state_bytes,
             )
             try:
                 self._log_start()
