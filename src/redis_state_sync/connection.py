@@ -133,7 +133,9 @@ class Connector:
                 self._forget()
             if self._idle is not None:
                 connection, self._idle = self._idle, None
-                return connection, False
+                # redis-py would connect a closed one anew on the caller's time.
+                if getattr(connection, "_sock", True) is not None:
+                    return connection, False
             if self._attempt is None:
                 self._attempt = Future()
                 threading.Thread(
@@ -210,13 +212,6 @@ def _without_frames(error: BaseException) -> BaseException:
 def _disconnect(attempt: Future[Connection]) -> None:
     if attempt.exception() is None:
         attempt.result().disconnect()
-
-
-def set_timeout(connection: Connection, seconds: float) -> None:
-    """Bounds the next socket operations. (fakeredis' sockets never wait and have no such limit.)"""
-    settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
-    if settimeout is not None:
-        settimeout(max(seconds, 0.001))
 
 
 def remaining(deadline: float) -> float:

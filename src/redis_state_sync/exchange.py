@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redis_state_sync.connection import Connector, Pool, remaining, set_timeout
+from redis_state_sync.connection import Connector, Pool, remaining
 from redis_state_sync.errors import StoreError, StoreReplyError, StoreTimeoutError
 from redis_state_sync.frames import ReplyTooLargeError
 from redis_state_sync.guarded import allow
@@ -87,11 +87,12 @@ class Exchange:
                 try:
                     connection, fresh = self._connector.acquire(remaining(deadline))
                     allow(connection, deadline, stall, allowance)
-                    replies = _converse(connection, packed, len(commands), deadline, stall)
+                    replies = _converse(connection, packed, len(commands))
                 except BaseException as error:
                     if connection is not None:
                         connection.disconnect()
-                    if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
+                    closed = isinstance(error, (redis.ConnectionError, OSError))
+                    if closed and not fresh and not isinstance(error, TimeoutError):
                         continue
                     if isinstance(error, ReplyTooLargeError):
                         raise self._too_large(operation, error) from error
@@ -114,23 +115,12 @@ class Exchange:
         )
 
 
-def _converse(
-    connection: Any, packed: list[Any], count: int, deadline: float, stall: float | None
-) -> list[Any]:
-    set_timeout(connection, _patience(deadline, stall))
+def _converse(connection: Any, packed: list[Any], count: int) -> list[Any]:
     connection.send_packed_command(packed, check_health=False)
     replies: list[Any] = []
     for _ in range(count):
-        set_timeout(connection, _patience(deadline, stall))
         try:
             replies.append(connection.read_response(disable_decoding=True))
         except redis.ResponseError as error:
             replies.append(error)  # An error reply leaves the connection in order.
     return replies
-
-
-def _patience(deadline: float, stall: float | None) -> float:
-    left = remaining(deadline)
-    if left <= 0:
-        raise redis.TimeoutError("no time left")
-    return left if stall is None else min(left, stall)

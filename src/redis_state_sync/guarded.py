@@ -29,6 +29,8 @@ class GuardedSocket:
         self._frames = Frames(GREETING_BYTES)
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._stall: float | None = None
+        # (fakeredis' sockets never wait and have no such limit.)
+        self._settimeout = getattr(sock, "settimeout", None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -38,12 +40,16 @@ class GuardedSocket:
 
         Args:
             deadline: A `time.monotonic()` time after which nothing is read.
-            stall: Seconds without a byte after which reading is given up.
+            stall: Seconds without a byte after which it is given up.
             size: Most bytes to read.
+
+        Raises:
+            TimeoutError: If there is no time left.
         """
         self._deadline = deadline
         self._stall = stall
         self._frames.allowance = size
+        self._be_patient()  # Sending, too, takes no longer.
 
     def recv_into(self, buffer: Any, *args: Any) -> int:
         """As a socket's.
@@ -71,7 +77,8 @@ class GuardedSocket:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("no time left")
-        self._sock.settimeout(left if self._stall is None else min(left, self._stall))
+        if self._settimeout is not None:
+            self._settimeout(left if self._stall is None else min(left, self._stall))
 
 
 class _Guarded:
