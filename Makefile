@@ -64,6 +64,12 @@ test-fast: $(STAMP) ## unit tests and the contract of every store (under a minut
 model: $(STAMP) ## search longer for an order of events that breaks a promise (minutes)
 	$(BIN)/python -m pytest tests/model --hypothesis-profile=long $(ARGS)
 
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz
+fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECONDS=60 make fuzz)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -25,10 +25,12 @@ class Frames:
 
     Args:
         allowance: How many bytes may come. Set it anew for each exchange.
+        max_elements: How many may be announced at once.
     """
 
-    def __init__(self, allowance: int) -> None:
+    def __init__(self, allowance: int, max_elements: int = MAX_ELEMENTS) -> None:
         self.allowance = allowance
+        self._max_elements = max_elements
         self._skip = 0  # Bytes of a value that are still to come, and of the line's end behind it.
         self._line = b""  # The beginning of a line whose end is still to come.
 
@@ -64,8 +66,10 @@ class Frames:
         if not number.isdigit():
             return 0  # No announcement, or one that the parser refuses.
         count = int(number[:20])
-        if line[0] in _AGGREGATES and count > MAX_ELEMENTS:
-            raise ReplyTooLargeError(f"it announces {count} elements; the limit is {MAX_ELEMENTS}")
+        if line[0] in _AGGREGATES and count > self._max_elements:
+            raise ReplyTooLargeError(
+                f"it announces {count} elements; the limit is {self._max_elements}"
+            )
         if line[0] not in _BULKS:
             return 0
         if count > self.allowance + there:
