@@ -16,7 +16,7 @@ What a blob of unknown origin can cost, all in proportion to its own length:
 - Header: msgpack of at most `MAX_HEADER_BYTES` and `MAX_ITEMS` items, without extension types and
   maps other than those of dtypes; nested at most 100 levels deep.
 - Buffers: every array's is there in full, and no two nodes share one.
-- Memory: at most 5 times the blob, 128 bytes more for each item, and half a megabyte.
+- Memory: at most 5 times the blob, 128 bytes more for each item, and 2 MiB.
 - Time: at most a few microseconds for each byte of the header; inflating what may be a packed
   array, at most 64 MiB in all; no dict whose keys can be made to collide.
 """

@@ -41,17 +41,19 @@ class Frames:
             ReplyTooLargeError: If more come, or are announced, than allowed.
         """
         self.allowance -= len(data)
+        if self._skip >= len(data):
+            self._skip -= len(data)  # Of a large value, nothing is copied.
+        else:
+            self._read_lines(self._line + bytes(data[self._skip :]))
         if self.allowance < 0:
             raise ReplyTooLargeError("it sends more than what was asked for can be")
-        if self._skip >= len(data):
-            self._skip -= len(data)
-            return  # Of a large value, nothing is copied.
-        text = self._line + bytes(data[self._skip :])
+
+    def _read_lines(self, text: bytes) -> None:
         searched, start, self._skip = max(0, len(self._line) - 1), 0, 0
         while (end := text.find(b"\r\n", searched)) >= 0:
             line, start = text[start:end], end + 2
-            size = self._announced(line, len(text) - start)
             left = len(text) - start
+            size = self._announced(line, left)
             if size > left:
                 self._skip, start = size - left, len(text)
                 break
@@ -72,9 +74,9 @@ class Frames:
             )
         if line[0] not in _BULKS:
             return 0
-        if count > self.allowance + there:
+        left = max(0, self.allowance + there)
+        if count > left:
             raise ReplyTooLargeError(
-                f"it announces a value of {count} bytes where {self.allowance + there} are left "
-                "for it"
+                f"it announces a value of {count} bytes where at most {left} can be"
             )
         return count + 2

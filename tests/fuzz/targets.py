@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable
@@ -25,10 +24,9 @@ from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.untrusted import MAX_ITEMS, has_more_items, unpack
 from redis_state_sync.version import Version
 from tests.fuzz import mutate, seeds
+from tests.unit.bounds import most_memory, peak_memory
 
 Mutator = Callable[[bytes, random.Random, mutate.Mutate], bytes]
-# What is documented in codec.py; most of what does not grow is zlib's own.
-FIXED, PER_BYTE, PER_ITEM = 512 << 10, 5, 128
 # Few inputs are measured: it takes ten times as long.
 MEASURED = 32
 
@@ -56,19 +54,6 @@ class Target:
     share: float
 
 
-def bounded(call: Callable[[], Any], size: int, most_items: int) -> None:
-    """Runs a decoder and checks that it took no more memory than is documented."""
-    tracemalloc.start()
-    try:
-        call()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    most = FIXED + PER_BYTE * size + PER_ITEM * min(size, most_items)
-    if peak > most:
-        raise ViolationError(f"{size} bytes took {peak} of memory; documented are {most}")
-
-
 def _decoding(decode: Callable[[bytes], Any], most_items: int) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         def call() -> None:
@@ -80,8 +65,10 @@ def _decoding(decode: Callable[[bytes], Any], most_items: int) -> Callable[[byte
 
         if zlib.crc32(data) % MEASURED:
             call()
-        else:
-            bounded(call, len(data), most_items)
+            return
+        peak, most = peak_memory(call), most_memory(len(data), most_items)
+        if peak > most:
+            raise ViolationError(f"{len(data)} bytes took {peak} of memory; documented are {most}")
 
     return run
 
