@@ -20,6 +20,7 @@ from redis.sentinel import SentinelConnectionPool
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -136,8 +137,11 @@ class Connector:
             if self._pid != os.getpid():
                 self._forget()
             if self._idle is not None:
-                self._lent, self._idle = self._idle, None
-                return self._lent, False
+                connection, self._idle = self._idle, None
+                # redis-py would connect a closed one anew on the caller's time.
+                if getattr(connection, "_sock", True) is not None:
+                    self._lent = connection
+                    return connection, False
             if self._attempt is None:
                 self._attempt = self._begin_attempt()
             attempt = self._attempt
@@ -217,7 +221,7 @@ class Connector:
                 pool = self._pool
             # Not pool.make_connection(): it counts every attempt, failed ones too, and refuses for
             # good after max_connections (100 by default) of them.
-            connection = pool.connection_class(**pool.connection_kwargs)
+            connection = guarded(pool.connection_class)(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
             attempt.set_exception(_without_frames(error))
@@ -242,13 +246,6 @@ def _without_frames(error: BaseException) -> BaseException:
 def _disconnect(attempt: Future[Connection]) -> None:
     if attempt.exception() is None:
         attempt.result().disconnect()
-
-
-def set_timeout(connection: Connection, seconds: float) -> None:
-    """Bounds the next socket operations. (fakeredis' sockets never wait and have no such limit.)"""
-    settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
-    if settimeout is not None:
-        settimeout(max(seconds, 0.001))
 
 
 def remaining(deadline: float) -> float:

@@ -16,7 +16,7 @@ from redis_state_sync import background
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
-from redis_state_sync.components import is_weights
+from redis_state_sync.components import MAX_NAME_LENGTH, is_name, is_weights
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     EncodeError,
@@ -28,8 +28,9 @@ from redis_state_sync.errors import (
 from redis_state_sync.events import Failed, Observer, Published, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Writer
+from redis_state_sync.manifest import MAX_WRITER_LENGTH, Writer
 from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
+from redis_state_sync.settings import MAX_STATE_BYTES
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
@@ -60,6 +61,7 @@ class StatePublisher:
         ttl_s: Seconds after which the namespace expires once this process is gone.
         connect_timeout_s: Most seconds for taking over.
         transfer_timeout_s: Most seconds for one attempt to publish.
+        max_state_bytes: See `Settings`.
         heartbeat_s: Seconds between looks at the store.
         keyring: Signs what is published. Default: the environment's, if it has one.
         observers: Told of every event, on the publishing thread.
@@ -79,16 +81,20 @@ class StatePublisher:
         ttl_s: float = 86_400.0,
         connect_timeout_s: float = 2.0,
         transfer_timeout_s: float = 60.0,
+        max_state_bytes: int = MAX_STATE_BYTES,
         heartbeat_s: float = HEARTBEAT_S,
         keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
+        if writer_id is not None and len(writer_id) > MAX_WRITER_LENGTH:
+            raise SettingsError(f"writer_id is longer than {MAX_WRITER_LENGTH} characters")
         host, self._pid = socket.gethostname(), os.getpid()
         self.store = store
         self.keys = Keys(namespace)
         self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
         self.stats = PublisherStats()
         self._heartbeat_s = heartbeat_s
+        self._max_state_bytes = max_state_bytes
         self._observers = tuple(observers)
         self._number = 0
         self._latest: dict[str, Blob] = {}
@@ -187,8 +193,11 @@ class StatePublisher:
                 f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
             )
         for name in components:
-            if type(name) is not str or not name:
-                raise EncodeError(f"component name {name!r} is not a non-empty str")
+            if not is_name(name):
+                raise EncodeError(
+                    f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} "
+                    "printable characters without '..' between slashes"
+                )
         encoded = {
             name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
             for name, tree in components.items()
@@ -196,7 +205,9 @@ class StatePublisher:
         with self._changed:
             self._check_usable()
             kept = {n: b for n, b in self._latest.items() if n not in remove}
-            self._latest = {**kept, **encoded}
+            latest = {**kept, **encoded}
+            self._check_size(latest)
+            self._latest = latest
             if weights_seq_no is not None:
                 self._weights_seq_no = weights_seq_no
             return self._enqueue(only_if_changed)
@@ -262,6 +273,14 @@ class StatePublisher:
     def _raise_if_refused(self) -> None:
         if self._refused is not None:
             raise fresh(self._refused)
+
+    def _check_size(self, blobs: Mapping[str, Blob]) -> None:
+        size = sum(len(blob) for blob in blobs.values())
+        if size > self._max_state_bytes:
+            raise EncodeError(
+                f"a state of {size} bytes; max_state_bytes is {self._max_state_bytes}: raise it "
+                "here and for every reader"
+            )
 
     def _enqueue(self, only_if_changed: bool) -> Publication:
         self._number += 1

@@ -20,14 +20,14 @@ from redis_state_sync.errors import (
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
-    VersionError,
 )
-from redis_state_sync.exchange import Command, Exchange
+from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
 from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.manifest import MAX_MANIFEST_BYTES
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
-from redis_state_sync.store import Entry
+from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
 
 # Large enough that round trips do not count, small enough that a server serves others in between.
@@ -39,6 +39,10 @@ HDEL_BATCH = 1000
 REPLY_TIMEOUT_S = 2.0
 SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _FIELD = "manifest"
+# What a reply takes besides its value, and signing besides a manifest. Ample: a blob that is a
+# little longer than it should be is still read, and said to be damaged.
+_OVERHEAD = 4 << 10
+_LATEST_MS = 1 << 63
 
 
 class RedisStore:
@@ -115,11 +119,10 @@ class RedisStore:
             raise
         except StoreError:  # INFO is a right, and a section, that not every server grants.
             return "version unknown"
-        facts = dict(
-            line.split(":", 1)
-            for line in bytes(reply).decode("utf-8", "replace").splitlines()
-            if ":" in line
-        )
+        if not isinstance(reply, bytes):
+            raise self._unexpected("INFO")
+        lines = reply.decode("utf-8", "replace").splitlines()
+        facts = dict(line.split(":", 1) for line in lines if ":" in line)
         if "valkey_version" in facts:
             return f"Valkey {facts['valkey_version']}"
         return f"Redis {facts.get('redis_version', 'of unknown version')}"
@@ -128,10 +131,13 @@ class RedisStore:
         """The server's clock in ms since 1970."""
         (reply,) = self._run("time", [("TIME",)], timeout)
         try:
-            seconds, microseconds = (int(part) for part in reply)
+            seconds, microseconds = (int(_text(part)[:20]) for part in reply)
         except (TypeError, ValueError) as error:
             raise self._unexpected("TIME") from error
-        return seconds * 1000 + microseconds // 1000
+        milliseconds = seconds * 1000 + microseconds // 1000
+        if not 0 <= milliseconds < _LATEST_MS:
+            raise self._unexpected("TIME")
+        return milliseconds
 
     def newest(
         self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
@@ -142,12 +148,13 @@ class RedisStore:
         """
         start = "-" if after is None else f"({after}"
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
-        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S)
+        allowance = min(count * (MAX_MANIFEST_BYTES + _OVERHEAD), LARGEST_REPLIES)
+        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S, allowance=allowance)
         try:
             return [
                 Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
             ]
-        except (TypeError, ValueError, VersionError) as error:
+        except (TypeError, ValueError) as error:
             raise self._unexpected("XREVRANGE") from error
 
     def append(
@@ -227,7 +234,12 @@ class RedisStore:
         self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
         """The blobs in the order asked for; None for one that is gone."""
         deadline = time.monotonic() + timeout
@@ -239,18 +251,20 @@ class RedisStore:
                 [("GET", keys.blob(digest)) for digest in batch],
                 remaining(deadline),
                 stall=self._stall_timeout_s,
+                allowance=limit + len(batch) * _OVERHEAD,
             )
-        for blob in blobs:
-            if blob is not None and not isinstance(blob, bytes):
-                raise self._unexpected("GET")
+            for blob in blobs[start:]:
+                if blob is not None and not isinstance(blob, bytes):
+                    raise self._unexpected("GET")
+                limit -= len(blob or b"")
         return blobs
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
         pairs = self._hash("pins", keys.pins, timeout)
         try:
-            return {name.decode(): Version.parse(version) for name, version in pairs.items()}
-        except (TypeError, ValueError, AttributeError, VersionError) as error:
+            return {_text(name).decode(): Version.parse(version) for name, version in pairs.items()}
+        except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 
     def drop(
@@ -303,10 +317,11 @@ class RedisStore:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
-        replies = self._exchange.run(operation, commands, timeout, stall=stall)
+        replies = self._exchange.run(operation, commands, timeout, stall=stall, allowance=allowance)
         if check:
             self._check(operation, replies)
         return replies
@@ -358,6 +373,12 @@ class _PoolFactory:
 
 def _whole(seconds: float) -> int:
     return max(1, round(seconds))
+
+
+def _text(reply: Any) -> bytes:
+    if not isinstance(reply, bytes):
+        raise TypeError(f"a {type(reply).__name__} in place of a text")
+    return reply
 
 
 def _manifest_of(fields: Sequence[bytes]) -> bytes:

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Protocol
 from redis_state_sync.keys import Keys
 from redis_state_sync.version import Version
 
+# Most bytes that one fetch may take unless the caller knows better.
+LARGEST_FETCH = 64 << 30
+
 
 class Entry(NamedTuple):
     """A version and the bytes of its manifest."""
@@ -76,9 +79,18 @@ class Store(Protocol):
         ...
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
-        """The blobs in the order asked for; None for one that is gone."""
+        """The blobs in the order asked for; None for one that is gone.
+
+        `limit` is how many bytes they have in all, if they are what the caller expects. Much more
+        is refused with a `StoreReplyError` before it is taken into memory.
+        """
         ...
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:

@@ -34,6 +34,7 @@ from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.poller import Poller
 from redis_state_sync.reader_notes import note_of
 from redis_state_sync.records import Records
+from redis_state_sync.settings import MAX_STATE_BYTES
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
@@ -67,6 +68,7 @@ class StateSubscriber:
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
         keyring: Takes signed states only. Default: the environment's, if it has one.
+        max_state_bytes: See `Settings`.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
     """
@@ -84,6 +86,7 @@ class StateSubscriber:
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
         keyring: Keyring | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,6 +100,7 @@ class StateSubscriber:
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
         self._records = Records(self.keys, keyring or find_keyring())
+        self._max_state_bytes = max_state_bytes
         self._observers = tuple(observers)
         self._clock = clock
         self._init_state()
@@ -108,7 +112,7 @@ class StateSubscriber:
         self._held: Version | None = None
         self._poller = Poller(self.store, self.keys, self._records, self.writer, self._clock)
         self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(self.store, self.keys)
+        self._fetcher = Fetcher(self.store, self.keys, self._max_state_bytes)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True

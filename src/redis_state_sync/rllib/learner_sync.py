@@ -87,6 +87,7 @@ class LearnerSync:
                 connect_timeout_s=settings.connect_timeout_s,
                 transfer_timeout_s=settings.transfer_timeout_s,
                 keyring=find_keyring(required=settings.signed),
+                max_state_bytes=settings.max_state_bytes,
             )
             try:
                 self._log_start()
