@@ -34,6 +34,9 @@ _NO_CLIENT_SETINFO: dict[str, Any] = (
     else {"lib_name": None, "lib_version": None}
 )
 
+# More than half, so that with the usual 2 s a lost SYN, sent again after 1 s, still arrives.
+_SHARE_OF_AN_ADDRESS = 0.6
+
 
 def make_pool(
     endpoint: Endpoint,
@@ -56,7 +59,8 @@ def make_pool(
         credentials = from_environment if from_environment.available() else None
     common: dict[str, Any] = {
         "socket_timeout": connect_timeout_s,
-        "socket_connect_timeout": connect_timeout_s,
+        # A name may have several addresses, of which the first is dead: the next has its turn yet.
+        "socket_connect_timeout": connect_timeout_s * _SHARE_OF_AN_ADDRESS,
         "retry": Retry(NoBackoff(), 0),
         "protocol": int(endpoint.options.get("protocol", "2")),
         **_NO_CLIENT_SETINFO,

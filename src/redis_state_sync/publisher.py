@@ -23,12 +23,13 @@ from redis_state_sync.errors import (
     StalePublisherError,
     StoreError,
 )
-from redis_state_sync.events import Failed, Observer, Published, notify
+from redis_state_sync.events import Failed, Observer, Published, checked, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Writer
 from redis_state_sync.publication import Job, Publication, PublisherStats
-from redis_state_sync.store import Store
+from redis_state_sync.settings import check_history, check_seconds
+from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -57,10 +58,10 @@ class StatePublisher:
         transfer_timeout_s: Most seconds for one attempt to publish.
         heartbeat_s: Seconds between looks at the store while nothing is published.
         keyring: Signs what is published. Default: the environment's, if it has one.
-        observers: Told of every event, on the publishing thread.
+        observers: Told of every event, on the publishing thread. They may publish, not wait.
 
     Raises:
-        SettingsError: If the namespace is not valid.
+        SettingsError: If an argument is wrong.
         StoreError: If the store can not be reached, or refuses.
     """
 
@@ -78,13 +79,24 @@ class StatePublisher:
         keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
+        check_store(store)
+        check_history(history)
+        for name, seconds in (
+            ("ttl_s", ttl_s),
+            ("connect_timeout_s", connect_timeout_s),
+            ("transfer_timeout_s", transfer_timeout_s),
+            ("heartbeat_s", heartbeat_s),
+        ):
+            check_seconds(name, seconds)
+        if writer_id is not None and not isinstance(writer_id, str):
+            raise SettingsError(f"writer_id must be a str or None, got {writer_id!r}")
         host, self._pid = socket.gethostname(), os.getpid()
         self.store = store
         self.keys = Keys(namespace)
         self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
         self.stats = PublisherStats()
         self._heartbeat_s = heartbeat_s
-        self._observers = tuple(observers)
+        self._observers = checked(observers)
         self._announcer = Announcer(
             store,
             self.keys,
@@ -102,6 +114,8 @@ class StatePublisher:
         self._changed = threading.Condition()
         self._pending: Job | None = None
         self._busy = False
+        # Whether dropping old versions failed last time.
+        self._untidy = False
         # Who waits for the version that is being stored; None when none is.
         self._in_flight: list[Publication] | None = None
         self._cooldown = Cooldown()
@@ -164,6 +178,11 @@ class StatePublisher:
             StalePublisherError: If another learner took over.
         """
         self._check_usable()
+        if not isinstance(components, Mapping):
+            raise SettingsError(
+                f"components must map names to trees, as in {{'rl_module/p0': weights}}, not a "
+                f"{type(components).__name__}"
+            )
         if not components and not self._latest:
             raise SettingsError("nothing to publish: no components were given, now or before")
         if weights_seq_no is not None and (
@@ -173,8 +192,8 @@ class StatePublisher:
                 f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
             )
         for name in components:
-            if type(name) is not str or not name:
-                raise EncodeError(f"component name {name!r} is not a non-empty str")
+            if type(name) is not str or not name or not _encodable(name):
+                raise EncodeError(f"component name {name!r} is not a non-empty str of valid text")
         encoded = {
             name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
             for name, tree in components.items()
@@ -194,13 +213,14 @@ class StatePublisher:
             As `Publication.wait`.
         """
         self._check_process()
+        self._check_thread()
         deadline = time.monotonic() + timeout
         publication: Publication | None = None
         with self._changed:
             waiting = self._pending.waiting if self._pending else self._in_flight
             if waiting is not None:
                 version = Version(self.generation, self._number)
-                publication = Publication(version, self._changed, self._hurry)
+                publication = Publication(version, self._changed, self._awaited)
                 waiting.append(publication)
             elif self._refused:
                 raise self._refused
@@ -217,20 +237,30 @@ class StatePublisher:
                 return
             deadline = time.monotonic() + timeout
             self._hurry()
-            while (self._pending or self._busy) and not self._refused and self.healthy:
+            # An observer that closes the publisher is itself what keeps it busy.
+            waits = threading.current_thread() is not self._thread
+            while waits and (self._pending or self._busy) and not self._refused and self.healthy:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
+        if waits:
+            self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
         self.store.close()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise SettingsError(
                 "this StatePublisher was made in another process (a fork); make one here"
+            )
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise SettingsError(
+                "an observer runs on the publishing thread and can not wait for a version: it "
+                "would wait for itself"
             )
 
     def _check_usable(self) -> None:
@@ -243,7 +273,7 @@ class StatePublisher:
     def _enqueue(self, only_if_changed: bool) -> Publication:
         self._number += 1
         version = Version(self.generation, self._number)
-        publication = Publication(version, self._changed, self._hurry)
+        publication = Publication(version, self._changed, self._awaited)
         waiting = [publication]
         if self._pending is not None:
             self.stats.dropped += 1
@@ -255,8 +285,13 @@ class StatePublisher:
         self._changed.notify_all()
         return publication
 
+    def _awaited(self) -> None:
+        """Someone waits for a version. The caller holds the condition."""
+        self._check_thread()
+        self._hurry()
+
     def _hurry(self) -> None:
-        """Someone waits: do not sit out the cool-down. The caller holds the condition."""
+        """Do not sit out the cool-down. The caller holds the condition."""
         self._cooldown = Cooldown(self._cooldown.failures, 0.0)
         self._changed.notify_all()
 
@@ -312,8 +347,11 @@ class StatePublisher:
         """Drops what the stored version pushed out. Nobody waits for it, and it may fail."""
         try:
             self._announcer.retain()
-        except StoreError as error:
-            self._note_failure("retain", error)
+        except Exception as error:  # As in _attempt_call: the thread must live on.
+            self._note_failure("retain", _known("retain", error), warn=not self._untidy)
+            self._untidy = True
+        else:
+            self._untidy = False
 
     def _attempt_call(self, operation: str, call: Callable[[], None]) -> RedisStateSyncError | None:
         try:
@@ -326,11 +364,7 @@ class StatePublisher:
             return error
         except Exception as error:
             # Nobody else would ever see it on this thread, and the thread must live on.
-            known = error if isinstance(error, RedisStateSyncError) else None
-            if known is None:
-                logger.exception("unexpected error during %s", operation)
-                known = StoreError(f"unexpected {type(error).__name__} during {operation}")
-                known.__cause__ = error
+            known = _known(operation, error)
             self._note_failure(operation, known)
             with self._changed:
                 self._cooldown = self._cooldown.failed(time.monotonic(), random.random())
@@ -343,11 +377,13 @@ class StatePublisher:
             logger.info("%s is back: %s", self.store.describe(), operation)
         return None
 
-    def _note_failure(self, operation: str, error: RedisStateSyncError) -> None:
+    def _note_failure(
+        self, operation: str, error: RedisStateSyncError, *, warn: bool = True
+    ) -> None:
         self.stats.failures[error.category] = self.stats.failures.get(error.category, 0) + 1
         if isinstance(error, StalePublisherError):
             logger.error("%s was refused: %s", operation, error)
-        elif self._cooldown.failures == 0:  # Once for each outage.
+        elif warn and self._cooldown.failures == 0:  # Once for each outage.
             logger.warning("%s failed, will be tried again: %s", operation, error)
         notify(self._observers, Failed(operation, error.category, str(error)))
 
@@ -382,3 +418,21 @@ class StatePublisher:
             with self._changed:
                 if self._pending is None:
                     self._enqueue(False)
+
+
+def _known(operation: str, error: Exception) -> RedisStateSyncError:
+    """An error as one of ours. One that nobody expected is logged with its traceback."""
+    if isinstance(error, RedisStateSyncError):
+        return error
+    logger.error("unexpected error during %s", operation, exc_info=error)
+    known = StoreError(f"unexpected {type(error).__name__} during {operation}")
+    known.__cause__ = error
+    return known
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Lone surrogates.
+        return False
+    return True

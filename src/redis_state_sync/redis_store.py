@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import load_provider
+from redis_state_sync.credentials import load_provider, with_password
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
@@ -117,9 +117,12 @@ class RedisStore:
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`.
 
-        One round trip, atomic. An exclusive start: https://redis.io/docs/latest/commands/xrange/
+        One round trip, atomic. The start is the id next to `after`: servers before Redis 6.2 know
+        no exclusive one, https://redis.io/docs/latest/commands/xrange/
         """
-        start = "-" if after is None else f"({after}"
+        start = "-" if after is None else after.next_id()
+        if start is None:
+            return []
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
         (reply,) = self._run("poll", [command], timeout)
         try:
@@ -213,12 +216,19 @@ class RedisStore:
         blobs: list[bytes | None] = []
         for start in range(0, len(digests), UNLINK_BATCH):
             batch = digests[start : start + UNLINK_BATCH]
-            blobs += self._run(
-                "fetch",
-                [("GET", keys.blob(digest)) for digest in batch],
-                remaining(deadline),
-                stall=self._stall_timeout_s,
-            )
+            commands = [("GET", keys.blob(digest)) for digest in batch]
+            try:
+                blobs += self._run(
+                    "fetch", commands, remaining(deadline), stall=self._stall_timeout_s
+                )
+            except StoreUnavailableError as error:
+                if type(error) is not StoreUnavailableError:
+                    raise
+                # A server that may not hold so much for one client hangs up without a word.
+                raise StoreUnavailableError(
+                    f"{error} (if only fetches fail: the server's client-output-buffer-limit "
+                    "normal must allow replies of 64 MiB, or be 0)"
+                ) from error
         for blob in blobs:
             if blob is not None and not isinstance(blob, bytes):
                 raise self._unexpected("GET")
@@ -298,7 +308,7 @@ class _PoolFactory:
     def __call__(self) -> Pool:
         reference = self._settings.credential_provider
         return make_pool(
-            self._endpoint,
+            with_password(self._endpoint),
             connect_timeout_s=self._settings.connect_timeout_s,
             password_env=self._settings.password_env,
             credential_provider=load_provider(reference) if reference else None,

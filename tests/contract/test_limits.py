@@ -18,9 +18,14 @@ from redis_state_sync.events import Event, Failed
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.testing import skip_or_fail
 from tests.contract.conftest import WAIT, run
+from tests.contract.servers import redis_binary
+from tests.contract.servers import start as start_binary
 
 Start = Callable[..., EmbeddedServer]
-BASIC = {"xadd", "xrevrange", "xdel", "expire", "set", "get", "unlink", "hset", "hgetall", "time"}
+BASIC = {
+    *("xadd", "xrevrange", "xdel", "expire", "set", "get", "unlink", "time"),
+    *("hset", "hget", "hdel", "hgetall"),
+}
 MB = 1 << 20
 
 
@@ -109,6 +114,27 @@ def test_a_server_that_takes_small_values_only(start: Start) -> None:
     # One within the limit replaces it, and is stored.
     publisher.publish({"rl_module/p": 0, "number": 2}).wait(WAIT)
     publisher.close()
+
+
+def test_a_server_that_holds_little_for_a_client() -> None:
+    """A server that hangs up on large replies is an error that names its limit, and heals."""
+    # Valkey sends what it stores, and holds nothing.
+    with start_binary(redis_binary(), "client-output-buffer-limit normal 1mb 1mb 1") as server:
+        fetch_beyond_the_limit(server)
+
+
+def fetch_beyond_the_limit(server: EmbeddedServer) -> None:
+    store = open_store(server.url)
+    publisher = StatePublisher(open_store(server.url), "n", heartbeat_s=3600)
+    publisher.publish(noise(1, 60)).wait(WAIT)
+    subscriber = StateSubscriber(open_store(server.url), "n", poll_timeout_s=WAIT)
+    with pytest.raises(errors.StoreUnavailableError, match="client-output-buffer-limit") as caught:
+        subscriber.fetch(timeout=WAIT)
+    assert "TLS" not in str(caught.value)
+    run(store, ("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0"))
+    assert subscriber.fetch(timeout=WAIT) is not None
+    publisher.close()
+    store.close()
 
 
 def test_only_basic_commands(start: Start) -> None:
