@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -200,6 +201,8 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
 def _host(text: str, default_port: int) -> tuple[str, int]:
     split = urlsplit(f"//{text}")
     host, port = split.hostname, split.port  # .port raises ValueError when out of range
+    if host and text.startswith("["):
+        ipaddress.IPv6Address(host)  # A ValueError of Python's own from 3.11 on.
     if not text.rpartition(":")[0]:
         host = host or "localhost"  # As redis-py reads redis:// and redis://:6380.
     if not host or re.search(r"[\s,\\]", host) or port == 0:
