@@ -17,6 +17,11 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
+try:
+    from redis.maint_notifications import MaintNotificationsConfig
+except ImportError:  # redis-py 6
+    MaintNotificationsConfig = None  # type: ignore[assignment,misc]
+
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError
@@ -32,6 +37,14 @@ _NO_CLIENT_SETINFO: dict[str, Any] = (
     {"driver_info": None}
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
+)
+
+# Since redis-py 7 RESP3 connections also ask to be told of maintenance: another round trip, another
+# right, and an error on Unix sockets.
+_NO_NOTIFICATIONS: dict[str, Any] = (
+    {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    if MaintNotificationsConfig is not None
+    else {}
 )
 
 # More than half, so that with the usual 2 s a lost SYN, sent again after 1 s, still arrives.
@@ -66,7 +79,12 @@ def make_pool(
         **_NO_CLIENT_SETINFO,
     }
     tls = _tls_options(endpoint) if endpoint.tls else {}
-    own = {**common, "db": endpoint.db, "credential_provider": credentials}
+    own = {
+        **common,
+        **_NO_NOTIFICATIONS,
+        "db": endpoint.db,
+        "credential_provider": credentials,
+    }
     if endpoint.scheme == "unix":
         return redis.ConnectionPool(
             connection_class=redis.UnixDomainSocketConnection, path=endpoint.path, **own

@@ -297,6 +297,23 @@ def test_connecting_asks_no_more_than_it_must() -> None:
     assert b"".join(received).startswith(b"*6\r\n$9\r\nXREVRANGE\r\n")
 
 
+def test_connecting_by_resp3_asks_for_resp3_alone() -> None:
+    """With protocol=3 a HELLO precedes the poll, and nothing else: no notifications are wanted."""
+    received: list[bytes] = []
+
+    def recording(connection: socket.socket) -> None:
+        while data := connection.recv(65536):
+            received.append(data)
+            hello = len(received) == 1
+            connection.sendall(b"%1\r\n+proto\r\n:3\r\n" if hello else b"*0\r\n")
+
+    with peer(recording) as url:
+        store = open_store(f"{url}?protocol=3")
+        assert store.newest(KEYS, timeout=WAIT) == []
+        store.close()
+    assert [data.split(b"\r\n")[2] for data in received] == [b"HELLO", b"XREVRANGE"]
+
+
 def test_a_poll_needs_no_exclusive_range() -> None:
     """A poll asks from the id next to its own on: servers before 6.2 know no exclusive start."""
     received: list[bytes] = []
