@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 
@@ -13,6 +14,7 @@ from redis_state_sync.credentials import load_provider, with_password
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
+    SettingsError,
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
@@ -66,8 +68,12 @@ class RedisStore:
 
     @classmethod
     def from_client(cls, client: redis.Redis, where: str = "redis client") -> RedisStore:
-        """A store over the pool of a ready client: one you configured yourself, or FakeRedis."""
-        return cls(lambda: client.connection_pool, where)
+        """A store over the pool of a ready client: one you configured yourself, or FakeRedis.
+
+        Raises:
+            SettingsError: If it is not a synchronous client of one server.
+        """
+        return cls(_ClientPool(client), where)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r})"
@@ -316,6 +322,30 @@ class _PoolFactory:
 
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
+
+
+class _ClientPool:
+    """The pool of a client that the user made."""
+
+    def __init__(self, client: Any) -> None:
+        pool = getattr(client, "connection_pool", None)
+        connect = getattr(getattr(pool, "connection_class", None), "connect", None)
+        if connect is None or inspect.iscoroutinefunction(connect):
+            kind = f"{type(client).__module__}.{type(client).__name__}"
+            raise SettingsError(
+                f"from_client takes a redis.Redis or the like, not a {kind}: no asyncio client, no "
+                "cluster, no URL (open_store is for that)"
+            )
+        self._pool = pool
+
+    def __call__(self) -> Pool:
+        return self._pool
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a store over a client of your own can not travel to another process; make one there, "
+            "or use open_store(url)"
+        )
 
 
 def _whole(seconds: float) -> int:
