@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ except ImportError:  # redis-py 6
 
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
-from redis_state_sync.errors import SettingsError, StoreTimeoutError
+from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -147,6 +148,7 @@ class Connector:
 
         Raises:
             StoreTimeoutError: If none is ready within `timeout` seconds.
+            StoreUnavailableError: If the interpreter is about to end.
             Exception: Whatever the attempt to connect failed with.
         """
         with self._lock:
@@ -156,6 +158,10 @@ class Connector:
                 connection, self._idle = self._idle, None
                 return connection, False
             if self._attempt is None:
+                if sys.is_finalizing():  # A thread would never begin to run.
+                    raise StoreUnavailableError(
+                        f"{self._where}: not connecting while the interpreter shuts down"
+                    )
                 self._attempt = Future()
                 threading.Thread(
                     target=self._connect,

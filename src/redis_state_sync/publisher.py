@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import random
@@ -125,6 +126,8 @@ class StatePublisher:
             target=self._run, name="redis-state-sync-publish", daemon=True
         )
         self._thread.start()
+        # What was published last must not be lost because a script simply ends.
+        atexit.register(self.close)
 
     def __repr__(self) -> str:
         return f"StatePublisher({self.keys.namespace!r})"
@@ -231,7 +234,10 @@ class StatePublisher:
         return stored
 
     def close(self, timeout: float = 2.0) -> None:
-        """Stores what is still waiting if that is possible in time, then ends the thread."""
+        """Stores what is still waiting if that is possible in time, then ends the thread.
+
+        Called when the interpreter exits, too; a `multiprocessing` child has to call it itself.
+        """
         with self._changed:
             if self._closed or self._pid != os.getpid():
                 return
@@ -246,6 +252,7 @@ class StatePublisher:
                 self._changed.wait(left)
             self._closed = True
             self._changed.notify_all()
+        atexit.unregister(self.close)
         if waits:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
         self.store.close()
