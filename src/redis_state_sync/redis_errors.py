@@ -14,6 +14,11 @@ _RESP2_ONLY = (
     "this server, or a proxy before it, speaks RESP2 only: leave protocol=3 out of the store URL"
 )
 _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
+    (
+        "WRONGTYPE",
+        errors.StoreError,
+        "something else has this key: use another namespace, or delete the key",
+    ),
     ("NOPERM", errors.StorePermissionError, "grant the user the commands listed in deploy/redis"),
     ("WRONGPASS", errors.StoreAuthError, "check user and password"),
     (

@@ -83,6 +83,7 @@ def test_settings_errors_stay() -> None:
         (redis.ResponseError("DENIED protected mode"), errors.StoreAuthError, "PASSWORD_FILE"),
         (redis.ResponseError("NOREPLICAS Not enough"), errors.StoreReadOnlyError, "min-replicas"),
         (redis.ResponseError("unknown command 'XADD'"), errors.StoreError, "renamed"),
+        (redis.ResponseError("WRONGTYPE Operation"), errors.StoreError, "another namespace"),
         (redis.ResponseError("DB index is out of range"), errors.StoreError, "behind the host"),
         (redis.ResponseError("max number of clients reached"), errors.StoreError, "maxclients"),
         (
