@@ -353,7 +353,9 @@ def _whole(seconds: float) -> int:
 
 
 def _manifest_of(fields: Sequence[bytes]) -> bytes:
-    if len(fields) == 2 and fields[0] == _FIELD.encode() and isinstance(fields[1], bytes):
+    if not all(isinstance(part, bytes) for part in fields):
+        raise TypeError("fields that are no texts")
+    if len(fields) == 2 and fields[0] == _FIELD.encode():
         return fields[1]
     return b""  # Someone else's entry. Nobody can read it, and everybody looks past it.
 

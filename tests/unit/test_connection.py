@@ -97,8 +97,6 @@ def test_a_slow_transfer_is_not_given_up() -> None:
          errors.StoreReplyError),
         (saying(b"*1\r\n*2\r\n$3\r\n1-x\r\n*2\r\n$8\r\nmanifest\r\n$1\r\nx\r\n"),
          errors.StoreReplyError),
-        (saying(b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$5\r\nother\r\n$1\r\nx\r\n"),
-         errors.StoreReplyError),
         (saying(b"-LOADING Redis is loading the dataset in memory\r\n"), errors.StoreLoadingError),
         (saying(b"-NOAUTH Authentication required.\r\n"), errors.StoreAuthError),
         (saying(b"-ERR max number of clients reached\r\n"), errors.StoreError),
