@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,11 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
+
+try:
+    from redis.maint_notifications import MaintNotificationsConfig
+except ImportError:  # redis-py 6
+    MaintNotificationsConfig = None  # type: ignore[assignment,misc]
 
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
@@ -34,6 +40,17 @@ _NO_CLIENT_SETINFO: dict[str, Any] = (
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
+
+# Since redis-py 7 RESP3 connections also ask to be told of maintenance: another round trip, another
+# right, and an error on Unix sockets.
+_NO_NOTIFICATIONS: dict[str, Any] = (
+    {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    if MaintNotificationsConfig is not None
+    else {}
+)
+
+# More than half, so that with the usual 2 s a lost SYN, sent again after 1 s, still arrives.
+_SHARE_OF_AN_ADDRESS = 0.6
 
 
 def make_pool(
@@ -57,13 +74,19 @@ def make_pool(
         credentials = from_environment if from_environment.available() else None
     common: dict[str, Any] = {
         "socket_timeout": connect_timeout_s,
-        "socket_connect_timeout": connect_timeout_s,
+        # A name may have several addresses, of which the first is dead: the next has its turn yet.
+        "socket_connect_timeout": connect_timeout_s * _SHARE_OF_AN_ADDRESS,
         "retry": Retry(NoBackoff(), 0),
         "protocol": int(endpoint.options.get("protocol", "2")),
         **_NO_CLIENT_SETINFO,
     }
     tls = _tls_options(endpoint) if endpoint.tls else {}
-    own = {**common, "db": endpoint.db, "credential_provider": credentials}
+    own = {
+        **common,
+        **_NO_NOTIFICATIONS,
+        "db": endpoint.db,
+        "credential_provider": credentials,
+    }
     if endpoint.scheme == "unix":
         return redis.ConnectionPool(
             connection_class=redis.UnixDomainSocketConnection, path=endpoint.path, **own
@@ -131,6 +154,7 @@ class Connector:
 
         Raises:
             StillConnectingError: If none is ready within `timeout` seconds.
+            StoreUnavailableError: If the interpreter is about to end.
             Exception: Whatever the attempt to connect failed with.
         """
         with self._lock:
@@ -143,6 +167,10 @@ class Connector:
                     self._lent = connection
                     return connection, False
             if self._attempt is None:
+                if sys.is_finalizing():  # A thread would never begin to run.
+                    raise StoreUnavailableError(
+                        f"{self._where}: not connecting while the interpreter shuts down"
+                    )
                 self._attempt = self._begin_attempt()
             attempt = self._attempt
         try:

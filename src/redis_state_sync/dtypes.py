@@ -23,6 +23,10 @@ def describe_dtype(dtype: np.dtype[Any]) -> Any:
     Raises:
         EncodeError: If the dtype holds Python objects, has no size, or can not be restored.
     """
+    if dtype.kind == "T":
+        raise EncodeError(
+            "arrays of StringDType can not be published: give them a length, as in .astype('U64')"
+        )
     if dtype.hasobject:
         raise EncodeError("arrays of Python objects can not be published")
     if dtype.itemsize == 0:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 
 from redis_state_sync.cluster import Address
 from redis_state_sync.cluster_exchange import ClusterExchange
 from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import URL_ENV, load_provider
-from redis_state_sync.endpoint import Endpoint, parse_url
+from redis_state_sync.credentials import load_provider, with_password
+from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
+    SettingsError,
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
@@ -86,8 +86,12 @@ class RedisStore:
 
     @classmethod
     def from_client(cls, client: redis.Redis, where: str = "redis client") -> RedisStore:
-        """A store over the pool of a ready client: one you configured yourself, or FakeRedis."""
-        return cls(lambda: client.connection_pool, where)
+        """A store over the pool of a ready client: one you configured yourself, or FakeRedis.
+
+        Raises:
+            SettingsError: If it is not a synchronous client of one server.
+        """
+        return cls(_ClientPool(client), where)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r})"
@@ -144,9 +148,12 @@ class RedisStore:
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`.
 
-        One round trip, atomic. An exclusive start: https://redis.io/docs/latest/commands/xrange/
+        One round trip, atomic. The start is the id next to `after`: servers before Redis 6.2 know
+        no exclusive one, https://redis.io/docs/latest/commands/xrange/
         """
-        start = "-" if after is None else f"({after}"
+        start = "-" if after is None else after.next_id()
+        if start is None:
+            return []
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
         allowance = min(count * (MAX_MANIFEST_BYTES + _OVERHEAD), LARGEST_REPLIES)
         (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S, allowance=allowance)
@@ -246,13 +253,23 @@ class RedisStore:
         blobs: list[bytes | None] = []
         for start in range(0, len(digests), UNLINK_BATCH):
             batch = digests[start : start + UNLINK_BATCH]
-            blobs += self._run(
-                "fetch",
-                [("GET", keys.blob(digest)) for digest in batch],
-                remaining(deadline),
-                stall=self._stall_timeout_s,
-                allowance=limit + len(batch) * _OVERHEAD,
-            )
+            commands = [("GET", keys.blob(digest)) for digest in batch]
+            try:
+                blobs += self._run(
+                    "fetch",
+                    commands,
+                    remaining(deadline),
+                    stall=self._stall_timeout_s,
+                    allowance=limit + len(batch) * _OVERHEAD,
+                )
+            except StoreUnavailableError as error:
+                if type(error) is not StoreUnavailableError:
+                    raise
+                # A server that may not hold so much for one client hangs up without a word.
+                raise StoreUnavailableError(
+                    f"{error} (if only fetches fail: the server's client-output-buffer-limit "
+                    "normal must allow replies of 64 MiB, or be 0)"
+                ) from error
             for blob in blobs[start:]:
                 if blob is not None and not isinstance(blob, bytes):
                     raise self._unexpected("GET")
@@ -348,8 +365,9 @@ class _PoolFactory:
 
     def __call__(self, node: Address | None = None) -> Pool:
         reference = self._settings.credential_provider
+        endpoint = with_password(self._endpoint)
         return make_pool(
-            self._endpoint.at(node) if node else self._endpoint,
+            endpoint.at(node) if node else endpoint,
             connect_timeout_s=self._settings.connect_timeout_s,
             password_env=self._settings.password_env,
             credential_provider=load_provider(reference) if reference else None,
@@ -358,17 +376,29 @@ class _PoolFactory:
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Wherever it goes, to a file perhaps, no password goes with it.
-        return {**self.__dict__, "_endpoint": replace(self._endpoint, password=None)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        url = os.environ.get(URL_ENV)
-        if url and self._settings.url is None:
-            own = parse_url(url)
-            if own.describe() == self._endpoint.describe():
-                self._endpoint = own
+class _ClientPool:
+    """The pool of a client that the user made."""
+
+    def __init__(self, client: Any) -> None:
+        pool = getattr(client, "connection_pool", None)
+        connect = getattr(getattr(pool, "connection_class", None), "connect", None)
+        if connect is None or inspect.iscoroutinefunction(connect):
+            kind = f"{type(client).__module__}.{type(client).__name__}"
+            raise SettingsError(
+                f"from_client takes a redis.Redis or the like, not a {kind}: no asyncio client, no "
+                "cluster, no URL (open_store is for that)"
+            )
+        self._pool = pool
+
+    def __call__(self) -> Pool:
+        return self._pool
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a store over a client of your own can not travel to another process; make one there, "
+            "or use open_store(url)"
+        )
 
 
 def _whole(seconds: float) -> int:
@@ -382,10 +412,11 @@ def _text(reply: Any) -> bytes:
 
 
 def _manifest_of(fields: Sequence[bytes]) -> bytes:
-    name, manifest = fields
-    if name != _FIELD.encode() or not isinstance(manifest, bytes):
-        raise ValueError("entry without a manifest")
-    return manifest
+    if not all(isinstance(part, bytes) for part in fields):
+        raise TypeError("fields that are no texts")
+    if len(fields) == 2 and fields[0] == _FIELD.encode():
+        return fields[1]
+    return b""  # Someone else's entry. Nobody can read it, and everybody looks past it.
 
 
 def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:

@@ -14,6 +14,20 @@ from redis_state_sync.keys import check_namespace
 MAX_STATE_BYTES = 4 << 30
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """Raises `SettingsError` unless `value` is a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
+    if not 0 < value < math.inf:
+        raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
+
+
+def check_history(value: Any) -> None:
+    """Raises `SettingsError` unless `value` is an int of at least 1."""
+    if type(value) is not int or value < 1:
+        raise SettingsError(f"history must be an int of at least 1, got {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How to reach the store and how to behave. Holds no secret, by construction.
@@ -86,8 +100,7 @@ class Settings:
                 "credential_provider must be 'package.module:name' (a text, so that no secret "
                 "travels with the settings)"
             )
-        if type(self.history) is not int or self.history < 1:
-            raise SettingsError(f"history must be an int of at least 1, got {self.history!r}")
+        check_history(self.history)
         for name in (
             "ttl_s",
             "poll_timeout_s",
@@ -96,9 +109,9 @@ class Settings:
             "connect_timeout_s",
             "publish_timeout_s",
         ):
-            self._check_seconds(name, getattr(self, name))
+            check_seconds(name, getattr(self, name))
         if self.max_staleness_s is not None:
-            self._check_seconds("max_staleness_s", self.max_staleness_s)
+            check_seconds("max_staleness_s", self.max_staleness_s)
         if self.ttl_s < 10:
             raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
         for name in ("fallback_to_push", "signed"):
@@ -110,13 +123,6 @@ class Settings:
             )
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
-
-    @staticmethod
-    def _check_seconds(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
-        if not 0 < value < math.inf:
-            raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
 
     @classmethod
     def create(cls, **values: Any) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import Keys
 from redis_state_sync.version import Version
 
@@ -17,6 +18,15 @@ class Entry(NamedTuple):
 
     version: Version
     manifest: bytes
+
+
+def check_store(store: object) -> None:
+    """Raises `SettingsError` if what should be a store is a URL, a client or anything else."""
+    if not callable(getattr(store, "newest", None)):
+        raise SettingsError(
+            f"store is a {type(store).__name__}: pass open_store('redis://host:6379/0'), or "
+            "RedisStore.from_client(client) for a redis-py client of your own"
+        )
 
 
 class Store(Protocol):

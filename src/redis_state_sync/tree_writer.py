@@ -145,11 +145,21 @@ class TreeWriter:
 
     def _tensor(self, torch: Any, tensor: Any, path: str) -> Any:
         name = str(tensor.dtype).removeprefix("torch.")
-        dense = tensor.layout is torch.strided and not tensor.is_quantized
-        if not dense or tensor.device.type == "meta":
-            raise EncodeError(f"{path}: only dense torch tensors can be published")
-        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        if tensor.device.type == "meta":
+            raise EncodeError(f"{path}: a torch tensor on the meta device has no values to publish")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            raise EncodeError(
+                f"{path}: only dense torch tensors can be published, not sparse, quantized or "
+                "nested ones: see to_dense(), dequantize() and to_padded_tensor()"
+            )
+        try:
+            flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        except Exception as error:  # Of a subclass, such as a sharded or a traced tensor.
+            raise EncodeError(
+                f"{path}: the values of this {type(tensor).__name__} can not be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         return ["T", name, list(tensor.shape), self._buffer(raw)]
 
     def _buffer(self, raw: Buffer) -> int:

@@ -42,6 +42,12 @@ class Version:
         """Whether this is a take-over record rather than a state."""
         return self.number == 0
 
+    def next_id(self) -> str | None:
+        """The smallest greater one, written; None for the greatest that there is."""
+        if self.number < _LIMIT - 1:
+            return f"{self.generation}-{self.number + 1}"
+        return f"{self.generation + 1}-0" if self.generation < _LIMIT - 1 else None
+
     @classmethod
     def parse(cls, text: str | bytes) -> Version:
         """Reads the written form.

@@ -51,6 +51,27 @@ def test_kill_and_start(redis_state_server: EmbeddedServer) -> None:
     store.close()
 
 
+SLOW_SERVER = """#!{python}
+import socket, sys, time
+path = next(l.split()[1] for l in open(sys.argv[1]) if l.startswith("unixsocket "))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+time.sleep(0.5)
+listener.listen()
+time.sleep(60)
+"""
+
+
+def test_started_means_listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`start` returns when clients can connect, which is later than when the socket is there."""
+    script = tmp_path / "server"
+    script.write_text(SLOW_SERVER.format(python=sys.executable))
+    script.chmod(0o700)
+    monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", str(script))
+    with EmbeddedServer() as server, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(server.socket_path))
+
+
 def test_stop_leaves_nothing(redis_state_server: EmbeddedServer) -> None:
     """`stop` ends the process and removes its folder, and may be called twice."""
     server = redis_state_server

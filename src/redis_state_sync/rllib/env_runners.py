@@ -169,6 +169,15 @@ class RedisEnvRunnerMixin(_EnvRunner):
         super().stop()
 
 
+def follows(cls: type) -> bool:
+    """Whether an EnvRunner class polls in its `sample()`: the mixin stands before RLlib's class."""
+    order = cls.__mro__
+    stock = (SingleAgentEnvRunner, MultiAgentEnvRunner)
+    return RedisEnvRunnerMixin in order and all(
+        order.index(RedisEnvRunnerMixin) < order.index(base) for base in stock if base in order
+    )
+
+
 class RedisSingleAgentEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):
     """RLlib's `SingleAgentEnvRunner`, following the learner's published state."""
 
