@@ -50,6 +50,27 @@ def test_kill_and_start(redis_state_server: EmbeddedServer) -> None:
     store.close()
 
 
+SLOW_TO_LISTEN = """#!{python}
+import re, socket, sys, time
+path = re.search("unixsocket (.*)", open(sys.argv[1]).read())[1]
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind(path)
+    time.sleep(0.5)
+    server.listen()
+    time.sleep(60)
+"""
+
+
+def test_started_means_listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose socket is there, but not listened on yet, is waited for."""
+    binary = tmp_path / "server"
+    binary.write_text(SLOW_TO_LISTEN.format(python=sys.executable))
+    binary.chmod(0o700)
+    monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", str(binary))
+    with EmbeddedServer() as server, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(server.socket_path))
+
+
 def test_stop_leaves_nothing(redis_state_server: EmbeddedServer) -> None:
     """`stop` ends the process and removes its folder, and may be called twice."""
     server = redis_state_server
