@@ -318,6 +318,19 @@ def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
     assert later[keys.blob("a" * 32)] > 250
 
 
+def test_memory_forgets_what_expired() -> None:
+    """A store in memory frees what nobody asks for any more, as a server does: C67."""
+    now = 1000.0
+    store = MemoryStore(clock=lambda: now)
+    for number in range(100):
+        keys = Keys(f"trial/{number}")
+        store.put_blobs(keys, {"a" * 32: b"x"}, ttl_s=10, timeout=WAIT)
+        store.append(keys, Version(1, 1), b"m", ttl_s=10, timeout=WAIT)
+        store.note_reader(keys, "reader", "1-1 5", ttl_s=10, timeout=WAIT)
+        now += 5
+    assert len(store._values) == len(store._expiry) == 2 * 3
+
+
 # Expiry takes its time, and does not depend on how one connects.
 @pytest.mark.not_for("fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3")
 def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
