@@ -14,9 +14,9 @@ import redis
 from redis_state_sync.connection import Connection, Connector, Pool, remaining
 from redis_state_sync.errors import RedisStateSyncError, StoreReplyError, StoreTimeoutError
 from redis_state_sync.frames import ReplyTooLargeError
-from redis_state_sync.guarded import allow
+from redis_state_sync.guarded import allow, be_patient
 from redis_state_sync.redis_errors import shown, translated
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import pack, parts
 
 Command = tuple[Any, ...]
 
@@ -165,7 +165,9 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
             # for the reply to the one after it, for ever.
             raise redis.ConnectionError("bytes that nobody asked for")
         allow(connection, batch.deadline, batch.stall, batch.allowance)
-        connection.send_packed_command(chunks, check_health=False)
+        for part in parts(chunks):
+            be_patient(connection)
+            connection.send_packed_command([part], check_health=False)
         for _ in batch.packed:
             try:
                 replies.append(connection.read_response(disable_decoding=True))

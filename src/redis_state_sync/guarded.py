@@ -49,7 +49,7 @@ class GuardedSocket:
         self._deadline = deadline
         self._stall = stall
         self._frames.allowance = size
-        self._be_patient()  # Sending, too, takes no longer.
+        self.be_patient()
 
     def recv_into(self, buffer: Any, *args: Any) -> int:
         """As a socket's.
@@ -58,20 +58,25 @@ class GuardedSocket:
             TimeoutError: If nothing comes in time.
             ReplyTooLargeError: If too much comes, or is announced.
         """
-        self._be_patient()
+        self.be_patient()
         count: int = self._sock.recv_into(buffer, *args)
         self._frames.saw(memoryview(buffer)[:count])
         return count
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """As a socket's; see `recv_into`."""
-        self._be_patient()
+        self.be_patient()
         data: bytes = self._sock.recv(size, flags)
         if not flags:  # Peeking takes nothing.
             self._frames.saw(memoryview(data))
         return data
 
-    def _be_patient(self) -> None:
+    def be_patient(self) -> None:
+        """Bounds the next operation.
+
+        Raises:
+            TimeoutError: If there is no time left.
+        """
         if self._deadline is None:
             return
         left = self._deadline - time.monotonic()
@@ -104,3 +109,8 @@ def _guarded(connection_class: type[Any]) -> type[Any]:
 def allow(connection: Any, deadline: float, stall: float | None, size: int) -> None:
     """Begins an exchange on a guarded connection; see `GuardedSocket.allow`."""
     connection._sock.allow(deadline, stall, size)
+
+
+def be_patient(connection: Any) -> None:
+    """Bounds the next operation on a guarded connection; see `GuardedSocket.be_patient`."""
+    connection._sock.be_patient()

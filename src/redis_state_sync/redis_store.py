@@ -216,6 +216,8 @@ class RedisStore:
         self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
     ) -> None:
         """Stores blobs, and closes a reader's request."""
+        # When the last byte was handed to the kernel, megabytes may still be on their way.
+        stall = max(self._stall_timeout_s, REPLY_TIMEOUT_S)
         deadline = time.monotonic() + timeout
         ttl = _whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
@@ -224,7 +226,7 @@ class RedisStore:
             ]
             commands.append(("HDEL", keys.readers, RESEND))
             try:
-                self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
+                self._run("upload", commands, remaining(deadline), stall=stall)
             except StoreUnavailableError as error:
                 largest = max(len(data) for _, data in batch)
                 if type(error) is not StoreUnavailableError or largest <= SMALLEST_BULK_LIMIT:

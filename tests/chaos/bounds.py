@@ -14,6 +14,9 @@ FIRST_TIMEOUT_S = 2.0
 # Digests, decoding and copying, on a machine with less than one core for each process. (What it
 # stands still is measured and taken off; that it is slow is not.)
 OWN_WORK_S = 0.1
+# Waiting for a connection, sending, each reply, and what is done with it: each time a thread may
+# be put aside for as long as one that computes is just then (see `tests.chaos.stalls.Gauge`).
+PUT_ASIDE = 5
 # A line without a fault brings at least so much.
 BYTES_PER_S = 10e6
 

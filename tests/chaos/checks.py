@@ -18,10 +18,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from redis_state_sync import Version
-from tests.chaos.bounds import PUBLISH_CALL_S, Refresh, longest, longest_polling
+from tests.chaos.bounds import PUBLISH_CALL_S, PUT_ASIDE, Refresh, longest, longest_polling
 from tests.chaos.journal import Line
+from tests.chaos.stalls import Interval, overlap
 
 Journals = Mapping[str, list[Line]]
+_LONGEST_STALL_S = 120.0
 _UNEXPECTED = re.compile(
     r"Traceback|unexpected error|Exception in thread|never (awaited|retrieved)"
 )
@@ -56,13 +58,15 @@ class History:
         readers: The same.
         losses: When the store lost data.
         slow: When lines were slow, as ``(since, until)``.
+        stalls: When a CPU of the machine stood still.
         logs: What processes wrote to their standard error.
     """
 
     learners: Journals
     readers: Journals
     losses: list[float] = field(default_factory=list)
-    slow: list[tuple[float, float]] = field(default_factory=list)
+    slow: list[Interval] = field(default_factory=list)
+    stalls: list[Interval] = field(default_factory=list)
     logs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -168,22 +172,25 @@ def fenced(history: History) -> Iterable[Violation]:
 def bounded(history: History) -> Iterable[Violation]:
     """4: nobody waits for longer than is promised."""
     for reader, lines in history.readers.items():
+        stalls = _Stalls(history, lines)
         for line in _of(lines, "slow"):
             did = Refresh(**{f.name: line[f.name] for f in fields(Refresh)})
             end = line["since"] + line["seconds"]
             slow = any(since < end and line["since"] < until for since, until in history.slow)
-            took, most = line["seconds"] - line["stalled"], longest(did, slow_line=slow)
+            stalled, waits = stalls.within(line["since"], line), PUT_ASIDE * line["gap_s"]
+            took, most = line["seconds"] - stalled, longest(did, slow_line=slow) + waits
             if took > most:
                 text = f"refresh took {took:.3f} s, and may take {most:.3f} s: {line}"
                 yield Violation(4, reader, text, line["t"])
-            took, most = did.polled_s - line["stalled"], longest_polling(did)
+            took, most = did.polled_s - stalled, longest_polling(did) + waits
             if took > most:
                 text = f"polling took {took:.3f} s, and may take {most:.3f} s: {line}"
                 yield Violation(4, reader, text, line["t"])
     for learner, lines in history.learners.items():
+        stalls = _Stalls(history, lines)
         for line in _of(lines, "handed"):
-            took = line["seconds"] - line["stalled"]
-            if took > PUBLISH_CALL_S:
+            took = line["seconds"] - stalls.within(line["t"] - line["seconds"], line)
+            if took > PUBLISH_CALL_S + PUT_ASIDE * line["gap_s"]:
                 yield Violation(4, learner, f"publish() took {took:.3f} s: {line}", line["t"])
 
 
@@ -193,6 +200,22 @@ def expected_only(history: History) -> Iterable[Violation]:
         found = _UNEXPECTED.search(text)
         if found:
             yield Violation(6, name, text[max(0, found.start() - 300) :][:2000], 0.0)
+
+
+class _Stalls:
+    """When the machine, or this process, stood still."""
+
+    def __init__(self, history: History, lines: list[Line]) -> None:
+        own = [(line["since"], line["until"]) for line in _of(lines, "stall")]
+        self._all = sorted([*history.stalls, *own])
+
+    def within(self, since: float, line: Line) -> float:
+        """Seconds of it from this time on, while what a line tells of was done."""
+        end = since + line["seconds"]
+        first = bisect_left(self._all, (since - _LONGEST_STALL_S, 0.0))
+        found = self._all[first : bisect_left(self._all, (end, 0.0))]
+        # What it noticed itself may be noted in its journal later, or not at all.
+        return max(overlap(found, since, end), float(line["stalled"]))
 
 
 class Handed:

@@ -8,9 +8,10 @@ import time
 
 from redis_state_sync import StalePublisherError, StatePublisher, StoreError
 from redis_state_sync.events import Event, Failed, Published
-from tests.chaos.bounds import SETTINGS
+from tests.chaos.bounds import PUBLISH_CALL_S, SETTINGS
 from tests.chaos.content import Mark, state
 from tests.chaos.process import Process
+from tests.chaos.stalls import Gauge
 
 REFUSED, NOT_STARTED = 10, 11
 """Exit codes: another learner took over; the store could not be reached at start."""
@@ -47,11 +48,12 @@ def main() -> int:
     if options.every_s <= 0:
         loud.clear()  # It claims and publishes nothing.
     process.listen()
-    counter = 0
+    counter, gauge = 0, Gauge()
     while not process.stop.wait(abs(options.every_s)):
         if not loud.is_set() and not fenced.is_set():
             continue
         counter += 1
+        gauge.measure_now_and_then()
         tree = state(Mark(options.name, counter), large=options.large)
         # Before it is handed over: it may be stored, and read, before the next line is written.
         journal.write("hands", counter=counter)
@@ -63,12 +65,15 @@ def main() -> int:
             publisher.close()
             return REFUSED
         seconds = time.monotonic() - started
+        if seconds > PUBLISH_CALL_S / 2:
+            gauge.measure()
         journal.write(
             "handed",
             number=publication.version.number,
             counter=counter,
             seconds=seconds,
             stalled=process.watch.within(started, started + seconds),
+            gap_s=gauge.gap_s,
         )
     publisher.close()
     journal.write("end", failures=publisher.stats.failures, stored=publisher.stats.publishes)

@@ -53,6 +53,11 @@ class Member:
         return self.name
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it lives."""
         return self._process.poll()

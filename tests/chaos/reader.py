@@ -12,6 +12,7 @@ from redis_state_sync.events import Event, Failed, Fetched, Polled
 from tests.chaos.bounds import FIRST_TIMEOUT_S, SETTINGS
 from tests.chaos.content import TornError, mark_of
 from tests.chaos.process import Process
+from tests.chaos.stalls import Gauge
 
 _NOTEWORTHY_S = SETTINGS.poll_timeout_s * 0.8
 _BEAT_S = 1.0
@@ -27,6 +28,7 @@ class Reader:
         self._counts: Counter[str] = Counter()
         self._applying_s = self._polled_s = 0.0
         self._worst_s = 0.0
+        self._gauge = Gauge()
         self._subscriber = StateSubscriber(
             process.open_store(),
             process.options.namespace,
@@ -43,6 +45,7 @@ class Reader:
         rng = random.Random(self._process.options.seed)
         next_beat, first = time.monotonic() + _BEAT_S, True
         while not self._process.stop.is_set():
+            self._gauge.measure_now_and_then()
             self._refresh(first)
             first = False
             if time.monotonic() >= next_beat:
@@ -66,11 +69,13 @@ class Reader:
         self._worst_s = max(self._worst_s, seconds - stalled)
         if seconds > _NOTEWORTHY_S:
             did = self._counts - before
+            self._gauge.measure()
             self._journal.write(
                 "slow",
                 since=started,
                 seconds=seconds,
                 stalled=stalled,
+                gap_s=self._gauge.gap_s,
                 polls=did["polls"],
                 polled_s=self._polled_s,
                 fetches=did["fetches"],

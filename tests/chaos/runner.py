@@ -140,6 +140,7 @@ def history(world: World, slow: Iterable[tuple[float, float]]) -> History:
         {m.name: lines for m, lines in journals.items() if isinstance(m, Reader)},
         list(world.losses),
         list(slow),
+        world.machine_stalls(),
         {member.name: member.log.read_text(errors="replace") for member in world.members},
     )
 

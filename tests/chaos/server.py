@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from redis_state_sync.embedded import EmbeddedServer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def steady_port() -> int:

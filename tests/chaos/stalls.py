@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -19,10 +20,12 @@ class Watch:
 
     Args:
         note: Told of every stall, by its beginning and end.
+        cpu: Sleep and wake on this one only. Default: where the kernel likes.
     """
 
-    def __init__(self, note: Callable[[float, float], None]) -> None:
+    def __init__(self, note: Callable[[float, float], None], *, cpu: int | None = None) -> None:
         self._note = note
+        self._cpu = cpu
         self._stalls: deque[Interval] = deque(maxlen=2000)
         self._lock = threading.Lock()
         self._asleep_since = time.monotonic()
@@ -39,6 +42,8 @@ class Watch:
         return overlap(found, start, end)
 
     def _run(self) -> None:
+        if self._cpu is not None:
+            os.sched_setaffinity(0, {self._cpu})  # Of this thread.
         while True:
             self._asleep_since = before = time.monotonic()
             time.sleep(TICK_S)
@@ -47,6 +52,42 @@ class Watch:
                 with self._lock:
                     self._stalls.append((before + TICK_S, now))
                 self._note(before + TICK_S, now)
+
+
+class Gauge:
+    """Finds out for how long a thread that computes is put aside for others.
+
+    On a machine that is short of CPUs, one that sleeps is still woken in time, so that a `Watch`
+    sees nothing; but one that works is not let finish. Must be used by the thread in question.
+    """
+
+    _COMPUTE_S = 0.003
+    _EVERY_S = 0.25
+    _REMEMBER_S = 2.0
+
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=20)
+
+    def measure(self) -> None:
+        """Computes for a moment."""
+        enough, longest = time.thread_time() + self._COMPUTE_S, 0.0
+        before = time.monotonic()
+        while time.thread_time() < enough:
+            now = time.monotonic()
+            longest = max(longest, now - before)
+            before = now
+        self._gaps.append((before, longest))
+
+    def measure_now_and_then(self) -> None:
+        """The same, if it was not done for a while."""
+        if not self._gaps or time.monotonic() - self._gaps[-1][0] > self._EVERY_S:
+            self.measure()
+
+    @property
+    def gap_s(self) -> float:
+        """The longest time for which it was put aside lately."""
+        since = time.monotonic() - self._REMEMBER_S
+        return max((gap for t, gap in self._gaps if t > since), default=0.0)
 
 
 def overlap(stalls: Iterable[Interval], start: float, end: float) -> float:

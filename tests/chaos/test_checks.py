@@ -22,7 +22,7 @@ from tests.chaos.checks import History, violations
 from tests.chaos.content import FROZEN, LARGE, Mark, TornError, mark_of, state
 from tests.chaos.journal import Line
 from tests.chaos.recovery import Recovery, last_disturbance, recovered, too_late
-from tests.chaos.stalls import overlap
+from tests.chaos.stalls import Gauge, overlap
 
 
 def learner(writer: str, generation: int, claimed: float, counters: range) -> list[Line]:
@@ -32,7 +32,7 @@ def learner(writer: str, generation: int, claimed: float, counters: range) -> li
     for second, counter in enumerate(counters, 1):
         t, number = claimed + second, second
         lines.append({"t": t, "ev": "hands", "counter": counter})
-        quick = {"seconds": 0.001, "stalled": 0.0}
+        quick = {"seconds": 0.001, "stalled": 0.0, "gap_s": 0.0}
         lines.append({"t": t, "ev": "handed", "number": number, "counter": counter, **quick})
         lines.append({"t": t + 0.1, "ev": "stored", "version": f"{generation}-{number}"})
     return lines
@@ -46,7 +46,7 @@ def applied(t: float, version: str, by: str, writer: str, counter: int) -> Line:
 def slow(**values: Any) -> Line:
     """A refresh of a second, unless it is said otherwise."""
     did = {"polls": 1, "polled_s": 0.0, "fetches": 0, "notes": 0, "bytes": 0, "first": False}
-    took = {"t": 9.0, "ev": "slow", "since": 8.0, "seconds": 1.0, "stalled": 0.0}
+    took = {"t": 9.0, "ev": "slow", "since": 8.0, "seconds": 1.0, "stalled": 0.0, "gap_s": 0.0}
     return {**took, **did, **values}
 
 
@@ -142,7 +142,15 @@ def _slow_poll(history: History) -> None:
 
 def _slow_publish(history: History) -> None:
     history.learners["one"].append(
-        {"t": 9.0, "ev": "handed", "number": 6, "counter": 6, "seconds": 0.5, "stalled": 0.0}
+        {
+            "t": 9.0,
+            "ev": "handed",
+            "number": 6,
+            "counter": 6,
+            "seconds": 0.5,
+            "stalled": 0.0,
+            "gap_s": 0.0,
+        }
     )
 
 
@@ -238,6 +246,8 @@ def test_bounds_are_made_of_the_settings() -> None:
         ({}, False),
         ({"stalled": 0.9}, True),
         ({"stalled": 0.5}, False),
+        ({"gap_s": 0.2}, True),
+        ({"gap_s": 0.1}, False),
         ({"first": True}, True),
         ({"first": True, "seconds": 2.5}, False),
         ({"fetches": 1, "seconds": 0.6}, True),
@@ -246,6 +256,7 @@ def test_bounds_are_made_of_the_settings() -> None:
         ({"slow": True}, False),
         ({"fetches": 1, "slow": True, "polled_s": 0.2}, False),
         ({"fetches": 1, "slow": True, "polled_s": 0.2, "polls": 2}, True),
+        ({"fetches": 1, "slow": True, "polled_s": 0.2, "gap_s": 0.02}, True),
     ],
 )
 def test_a_slow_refresh_needs_a_reason(values: dict[str, Any], allowed: bool) -> None:
@@ -255,6 +266,17 @@ def test_a_slow_refresh_needs_a_reason(values: dict[str, Any], allowed: bool) ->
     history.readers["any"].append(slow(**values))
     history = replace(history, slow=[(7.0, 8.5)] if trickles else [(1.0, 7.5)])
     assert found(history) == ([] if allowed else [(4, "any")])
+
+
+def test_a_cpu_that_stood_still_is_a_reason() -> None:
+    """What the machine, or the process itself, stood still is taken off, each moment once."""
+    history = copy.deepcopy(good())
+    history.readers["any"].append(slow())
+    stopped = replace(history, stalls=[(8.1, 8.5), (8.4, 8.99), (1.0, 2.0)])
+    assert found(stopped) == []
+    assert found(replace(history, stalls=[(8.1, 8.5), (9.0, 9.9)])) == [(4, "any")]
+    history.readers["any"].append({"t": 9.1, "ev": "stall", "since": 8.05, "until": 8.95})
+    assert found(history) == []
 
 
 def test_recovery_takes_until_the_last_one_holds_the_newest_version() -> None:
@@ -345,3 +367,12 @@ def test_standing_still_is_counted_once() -> None:
     assert overlap([(1, 3), (2, 4), (2.5, 2.6), (9, 12)], 0, 10) == pytest.approx(4)
     assert overlap([(1, 3)], 2, 2.5) == pytest.approx(0.5)
     assert overlap([], 0, 10) == 0
+
+
+def test_a_thread_that_computes_alone_is_hardly_put_aside() -> None:
+    """The gauge shows what it was made to wait for, and forgets it after a while."""
+    gauge = Gauge()
+    assert gauge.gap_s == 0
+    for _ in range(5):
+        gauge.measure()
+    assert 0 < gauge.gap_s < 1

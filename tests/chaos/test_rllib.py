@@ -13,6 +13,7 @@ import pytest
 
 from redis_state_sync import Snapshot, StateSubscriber, Version, open_store
 from tests.chaos.bounds import Refresh, longest
+from tests.chaos.descendants import Known, descendants, end
 from tests.chaos.journal import Line
 from tests.chaos.members import Member
 from tests.chaos.server import Server
@@ -76,6 +77,7 @@ class Drivers:
         self._folder = folder
         self._url = url
         self.all: list[Member] = []
+        self._started: list[Known] = []
 
     def start(self) -> Member:
         options = {"url": self._url, "namespace": NAMESPACE}
@@ -83,6 +85,20 @@ class Drivers:
         self.all.append(Member(name, self._folder, "tests.chaos.driver", options))
         self.wait(lambda: self.all[-1].told("claimed"), f"{name} that has claimed")
         return self.all[-1]
+
+    def kill(self) -> None:
+        """SIGKILL of the last one."""
+        self._started += descendants(self.all[-1].pid)
+        self.all[-1].signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends all, and what Ray started for them."""
+        for driver in self.all:
+            if driver.exit_code is None:
+                self._started += descendants(driver.pid)
+            driver.end(30.0)
+        # Without its driver, Ray ends by itself, though not always soon.
+        end(self._started, 10.0)
 
     def wait(self, true: Callable[[], Any], what: str) -> Any:
         """Waits until something is so, while the last driver lives."""
@@ -120,8 +136,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def drivers(tmp_path: Path, server: Server) -> Iterator[Drivers]:
     made = Drivers(tmp_path, server.url)
     yield made
-    for driver in made.all:
-        driver.end(30.0)
+    made.close()
 
 
 @pytest.fixture
@@ -161,7 +176,7 @@ def test_training_outlives_what_is_killed(
     assert follower.held > held
 
     generation = follower.held.generation
-    first.signal(signal.SIGKILL)
+    drivers.kill()
     second = drivers.start()
     assert second is not first
     line = drivers.trained(lambda li: li["steps"] > 0, "steps of the second driver")

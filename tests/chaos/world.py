@@ -26,7 +26,7 @@ from tests.chaos.members import Learner, Member, Reader
 from tests.chaos.newcomer import Newcomer
 from tests.chaos.proxy import Proxy
 from tests.chaos.server import PATIENCE_S, Server, steady_port
-from tests.chaos.stalls import Interval, Watch
+from tests.chaos.stalls import Interval
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ class World:
         self._stack.close()
 
     def _begin(self) -> None:
-        Watch(lambda start, end: self._stalls.append((start, end)))
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         patch.delenv(KEY_ENV, raising=False)
         if self.plan.signed:
@@ -99,6 +98,8 @@ class World:
             for name in ("learner", "readers", "candidate")
         }
         self._stack.callback(self._end_members)
+        self._machine = Member("machine", self.folder, "tests.chaos.machine", {})
+        self.members.append(self._machine)
         self.learner = self.start_learner()
         for place in range(self.plan.readers):
             self.readers.append(self.start_reader(place))
@@ -198,9 +199,13 @@ class World:
             self.look()
 
     def stalls(self) -> list[Interval]:
-        """When some process of ours stood still for long enough to miss a poll's reply."""
-        # The list grows while the watch's thread runs.
-        return [(since, until) for since, until in list(self._stalls) if until - since > SLOW_S]
+        """When something stood still for long enough to miss a poll's reply."""
+        return [(since, until) for since, until in self._stalls if until - since > SLOW_S]
+
+    def machine_stalls(self) -> list[Interval]:
+        """When a CPU stood still."""
+        lines = [line for line in self._machine.lines if line["ev"] == "stall"]
+        return [(line["since"], line["until"]) for line in lines]
 
     def violation(self, invariant: int, who: str, text: str) -> None:
         """Notes that a promise was broken."""

@@ -87,6 +87,25 @@ def test_a_slow_transfer_is_not_given_up() -> None:
         store.close()
 
 
+def test_a_slow_upload_is_not_given_up() -> None:
+    """An upload may take longer than `stall_timeout_s`, as long as bytes go out."""
+
+    def thirsty(connection: socket.socket) -> None:
+        left = 8 << 20
+        while left > 0:
+            left -= len(connection.recv(256 << 10))
+            time.sleep(0.02)
+        connection.sendall(b"+OK\r\n:0\r\n")
+        silent(connection)
+
+    with peer(thirsty) as url:
+        store = open_store(url, stall_timeout_s=0.4)
+        blob = np.zeros(8 << 20, np.uint8)
+        took = seconds_of(lambda: store.put_blobs(KEYS, {"d": blob}, ttl_s=60, timeout=WAIT))
+        assert took > 0.5
+        store.close()
+
+
 @pytest.mark.parametrize(
     ("handler", "expected"),
     [

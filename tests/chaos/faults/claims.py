@@ -51,7 +51,7 @@ class ClaimWiped(Fault):
         world.server.client.flushall()
         world.lost_data()
         versions = world.keys.versions
-        world.wait(lambda: world.server.client.exists(versions), "a claim that is put back", 3.0)
+        world.wait(lambda: world.server.client.exists(versions), "a claim that is put back")
 
     def heal(self) -> None:
         refuse(self, self._old)
