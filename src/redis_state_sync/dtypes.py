@@ -10,7 +10,9 @@ import numpy as np
 from redis_state_sync.errors import DecodeError, EncodeError
 
 # Plain kinds only: bool, ints, floats, complex, datetimes, bytes, str, raw void. Never objects.
-_PLAIN = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[Mm]8(?:\[[0-9]{0,6}[A-Za-z]{1,7}\])?)\Z")
+# numpy ends the process with a division by zero when it casts to times in steps of 0 seconds.
+_TIME = r"[Mm]8(?:\[(?:[1-9][0-9]{0,5})?[A-Za-z]{1,7}\])?"
+_PLAIN = re.compile(rf"[<>|](?:[biufcSUV][0-9]{{1,9}}|{_TIME})\Z")
 MAX_FIELDS = 1024
 MAX_FIELD_NAME = 256
 MAX_NESTING = 8

@@ -118,7 +118,7 @@ class TreeReader:
             ) from error
         # Not getattr: torch imports submodules, for seconds, when asked for them by name.
         dtype = vars(torch).get(name)
-        if not isinstance(dtype, torch.dtype):
+        if not isinstance(dtype, torch.dtype) or name.startswith("q"):  # quantized
             raise DecodeError(f"unknown torch dtype {name[:40]!r}")
         count = math.prod(shape)
         if count == 0:

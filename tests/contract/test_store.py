@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from redis_state_sync.errors import NotNewerError, StoreError
+from redis_state_sync.errors import NotNewerError, StoreError, StoreReplyError
 from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.reader_notes import note_of
@@ -134,6 +134,20 @@ def test_large_blobs(store: Store, keys: Keys) -> None:
         (received,) = store.get_blobs(keys, [digest], timeout=WAIT)
         assert received == data.tobytes()
     store.drop(keys, [], list(blobs), timeout=WAIT)
+
+
+@pytest.mark.not_for("fake", "memory")
+def test_blobs_longer_than_expected(store: Store, keys: Keys) -> None:
+    """Blobs of the length that a caller expects are read; much longer ones are not: C58, C69."""
+    blobs = {f"{i:032x}": bytes(100_000) for i in range(20)}
+    store.put_blobs(keys, blobs, **TTL)
+    expected = [*blobs.values(), None]
+    order = [*blobs, "f" * 32]
+    for _ in range(2):  # It can be used again.
+        assert store.get_blobs(keys, order, timeout=WAIT, limit=2_000_000) == expected
+        for limit in (0, 50_000, 1_800_000):
+            with pytest.raises(StoreReplyError, match="where at most"):
+                store.get_blobs(keys, order, timeout=WAIT, limit=limit)
 
 
 def test_writing_a_blob_twice(store: Store, keys: Keys) -> None:
