@@ -313,7 +313,8 @@ def test_signed_round_trip(backend: Backend, keys: Keys) -> None:
     subscriber = StateSubscriber(
         backend.open(), keys.namespace, keyring=keyring, poll_timeout_s=WAIT
     )
-    with closing(StatePublisher(backend.open(), keys.namespace, keyring=keyring)) as publisher:
+    publisher = StatePublisher(backend.open(), keys.namespace, keyring=keyring, heartbeat_s=3600.0)
+    with closing(publisher):
         version = publisher.publish(state(7)).wait(WAIT)
         with closing(StatePublisher(backend.open(), keys.namespace)) as forger:
             forged = forger.publish(state(666)).wait(WAIT)
