@@ -346,7 +346,9 @@ def test_memory_forgets_what_expired() -> None:
 
 
 # Expiry takes its time, and does not depend on how one connects.
-@pytest.mark.not_for("fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3")
+@pytest.mark.not_for(
+    "fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3", "valkey-cluster-resp3"
+)
 def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
     """After its time a namespace is empty again; what was refreshed in time is not: C67."""
     gone = Keys(keys.namespace + "/gone")
