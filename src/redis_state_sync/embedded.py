@@ -119,6 +119,7 @@ class EmbeddedServer:
         self._config = self._folder / "server.conf"
         self._config.touch(mode=0o600)
         self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        del password, requirepass, lines  # Printers that show local variables would show it.
         atexit.register(self.stop)
         self.start()
 
