@@ -17,7 +17,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .PHONY: help
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo 'ARGS="..." is handed to the demo or to pytest: make demo ARGS="--seconds 60"'
+	@echo 'ARGS="..." is handed to the demo, the soak or pytest: make demo ARGS="--seconds 60"'
 
 .PHONY: venv
 venv: $(STAMP) ## make .venv and install the project with all extras
@@ -54,8 +54,9 @@ types: $(STAMP) ## strict mypy on src
 test: lint types ## lint, types and all tests (12 minutes on 2 cores)
 	$(BIN)/python -m pytest $(ARGS)
 
-# They wait for sentinels to fail a server over, or for what must not be answered.
-SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py
+# They wait for servers to be replaced, or for what must not be answered.
+SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py test_cluster.py \
+	test_cluster_changes.py
 .PHONY: test-fast
 test-fast: $(STAMP) ## unit tests and the contract of every store (under a minute)
 	$(BIN)/python -m pytest tests/unit tests/contract $(SLOW:%=--ignore=tests/contract/%) $(ARGS)
@@ -63,6 +64,16 @@ test-fast: $(STAMP) ## unit tests and the contract of every store (under a minut
 .PHONY: model
 model: $(STAMP) ## search longer for an order of events that breaks a promise (minutes)
 	$(BIN)/python -m pytest tests/model --hypothesis-profile=long $(ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## kill, freeze, cut, fill and damage for half an hour: ARGS="--seconds 3600 --seed 7"
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
+
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz
+fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECONDS=60 make fuzz)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv, caches and built files

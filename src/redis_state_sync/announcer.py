@@ -28,6 +28,8 @@ logger = logging.getLogger("redis_state_sync")
 
 # How many blobs one look after the store asks for, unless their expiry leaves no time for so few.
 _LOOK_AT = 64
+# In the time that a reader's note counts. With the default of a day: every hour.
+_LOOKS_AT_READERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Announcer:
         self._probe_timeout_s = probe_timeout_s
         self._timeout_s = transfer_timeout_s
         self._looked_at = 0
+        self._forget_at = 0.0
         # Blobs sent since the last tidying up: a version that failed may have left some.
         self._uploaded: set[str] = set()
         self.last: Announced | None = None
@@ -115,6 +118,7 @@ class Announcer:
         self, number: int, blobs: Mapping[str, Blob], weights_seq_no: int | None
     ) -> Announced:
         manifest = self.describe(blobs, weights_seq_no)
+        self._drop_strays(manifest)
         sent, saved = self._upload(blobs.values())
         version = Version(self.generation, number)
         try:
@@ -174,6 +178,34 @@ class Announcer:
             self.last.version, self.last.manifest, strays=strays, timeout=self._timeout_s
         )
         self._uploaded.clear()
+
+    def _drop_strays(self, manifest: Manifest) -> None:
+        """Uploads of versions that failed, and were replaced: each would leave its own behind."""
+        strays = self._uploaded - manifest.digests().keys()
+        if not strays:
+            return
+        try:
+            self.retention.tidy(strays=strays, timeout=self._probe_timeout_s)
+        except StoreError:
+            return  # What follows meets it, too, or `retain` does.
+        self._uploaded -= strays
+
+    def forget_readers(self) -> None:
+        """Now and then drops the notes of readers that are gone: each restarted one has a new name.
+
+        Raises:
+            StoreError: If the store fails.
+        """
+        now = time.monotonic()
+        if now < self._forget_at:
+            return
+        self._forget_at = now + self._ttl_s / _LOOKS_AT_READERS
+        self.store.forget_readers(
+            self.keys,
+            now_ms=time.time_ns() // 1_000_000,
+            ttl_s=self._ttl_s,
+            timeout=self._probe_timeout_s,
+        )
 
     def _make_room(self) -> None:
         """Old versions must not keep a full store from ever taking a new one."""

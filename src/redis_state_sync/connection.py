@@ -26,6 +26,7 @@ except ImportError:  # redis-py 6
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -123,6 +124,10 @@ def _tls_options(endpoint: Endpoint) -> dict[str, Any]:
     return options
 
 
+class StillConnectingError(StoreTimeoutError):
+    """No connection yet: the attempt goes on, and the next call may find it ready."""
+
+
 class Connector:
     """Holds at most one live connection, and bounds what waiting for one costs.
 
@@ -141,13 +146,14 @@ class Connector:
         self._pid = os.getpid()
         self._pool: Pool = None
         self._idle: Connection = None
+        self._lent: Connection = None
         self._attempt: Future[Connection] | None = None
 
     def acquire(self, timeout: float) -> tuple[Connection, bool]:
         """Returns a live connection, and whether it is fresh.
 
         Raises:
-            StoreTimeoutError: If none is ready within `timeout` seconds.
+            StillConnectingError: If none is ready within `timeout` seconds.
             StoreUnavailableError: If the interpreter is about to end.
             Exception: Whatever the attempt to connect failed with.
         """
@@ -156,35 +162,55 @@ class Connector:
                 self._forget()
             if self._idle is not None:
                 connection, self._idle = self._idle, None
-                return connection, False
+                # redis-py would connect a closed one anew on the caller's time.
+                if getattr(connection, "_sock", True) is not None:
+                    self._lent = connection
+                    return connection, False
             if self._attempt is None:
                 if sys.is_finalizing():  # A thread would never begin to run.
                     raise StoreUnavailableError(
                         f"{self._where}: not connecting while the interpreter shuts down"
                     )
-                self._attempt = Future()
-                threading.Thread(
-                    target=self._connect,
-                    args=(self._attempt,),
-                    name="redis-state-sync-connect",
-                    daemon=True,
-                ).start()
+                self._attempt = self._begin_attempt()
             attempt = self._attempt
         try:
             connection = attempt.result(timeout)
         except FutureTimeout:
-            raise StoreTimeoutError(
+            raise StillConnectingError(
                 f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
                 f"{connecting_hint(self._where)}"
             ) from None
         except BaseException:
-            self._finished(attempt)
+            self._finished(attempt, None)
+            del attempt  # It holds the exception, which holds this frame.
             raise
-        self._finished(attempt)
+        self._finished(attempt, connection)
         return connection, True
 
+    @property
+    def ready(self) -> bool:
+        """Whether `acquire` has a connection at hand."""
+        with self._lock:
+            return self._idle is not None and self._pid == os.getpid()
+
     def release(self, connection: Connection) -> None:
-        """Gives back a connection on which every reply was read."""
+        """Gives back a connection on which every reply was read.
+
+        It is kept, unless `close` was called meanwhile.
+        """
+        with self._lock:
+            if self._lent is connection and self._pid == os.getpid():
+                self._idle, self._lent = connection, None
+                return
+        connection.disconnect()
+
+    def lends(self, connection: Connection) -> bool:
+        """Whether a connection is on loan from here, and `close` was not called meanwhile."""
+        with self._lock:
+            return self._lent is connection and self._pid == os.getpid()
+
+    def adopt(self, connection: Connection) -> None:
+        """Keeps a connection that another connector made, unless there is one already."""
         with self._lock:
             if self._idle is None and self._pid == os.getpid():
                 self._idle = connection
@@ -204,6 +230,17 @@ class Connector:
         if attempt is not None:
             attempt.add_done_callback(_disconnect)
 
+    def _begin_attempt(self) -> Future[Connection]:
+        attempt: Future[Connection] = Future()
+        thread = threading.Thread(
+            target=self._connect, args=(attempt,), name="redis-state-sync-connect", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
+            raise StoreUnavailableError(f"{self._where}: can not connect: {error}") from error
+        return attempt
+
     def _connect(self, attempt: Future[Connection]) -> None:
         try:
             with self._lock:
@@ -212,17 +249,17 @@ class Connector:
                 pool = self._pool
             # Not pool.make_connection(): it counts every attempt, failed ones too, and refuses for
             # good after max_connections (100 by default) of them.
-            connection = pool.connection_class(**pool.connection_kwargs)
+            connection = guarded(pool.connection_class)(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
             attempt.set_exception(_without_frames(error))
         else:
             attempt.set_result(connection)
 
-    def _finished(self, attempt: Future[Connection]) -> None:
+    def _finished(self, attempt: Future[Connection], connection: Connection) -> None:
         with self._lock:
             if self._attempt is attempt:
-                self._attempt = None
+                self._attempt, self._lent = None, connection
 
 
 def _without_frames(error: BaseException) -> BaseException:
@@ -237,13 +274,6 @@ def _without_frames(error: BaseException) -> BaseException:
 def _disconnect(attempt: Future[Connection]) -> None:
     if attempt.exception() is None:
         attempt.result().disconnect()
-
-
-def set_timeout(connection: Connection, seconds: float) -> None:
-    """Bounds the next socket operations. (fakeredis' sockets never wait and have no such limit.)"""
-    settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
-    if settimeout is not None:
-        settimeout(max(seconds, 0.001))
 
 
 def remaining(deadline: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ipaddress
 import logging
@@ -13,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 from redis_state_sync.errors import SettingsError, StoreUnavailableError
@@ -61,7 +61,9 @@ def short_temp_dir() -> Path:
 class EmbeddedServer:
     """A server that listens on a Unix socket, and on a TCP address if one is given.
 
-    It keeps nothing on disk: a restarted one comes back empty, and the learner fills it again.
+    It keeps nothing on disk: a restarted one comes back empty, and the learner fills it again. It
+    ends with `stop`, at the end of a ``with`` block, when this object is dropped, or with this
+    process, however that ends.
 
     Args:
         socket_path: Where its Unix socket is. Default: in a folder of its own. At most 100 bytes.
@@ -74,6 +76,8 @@ class EmbeddedServer:
         SettingsError: If there is no server binary, or it would be open to the network.
         StoreUnavailableError: If it does not start.
     """
+
+    _at_exit: weakref.finalize[..., EmbeddedServer] | None = None  # While there is a server.
 
     def __init__(
         self,
@@ -117,11 +121,16 @@ class EmbeddedServer:
             *config,
         ]
         self._config = self._folder / "server.conf"
-        self._config.touch(mode=0o600)
-        self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        del password, requirepass, lines  # Printers that show local variables would show it.
-        atexit.register(self.stop)
-        self.start()
+        # Without a reference to it: that would keep it, and its server, from being dropped.
+        self._at_exit = weakref.finalize(self, _stop, weakref.ref(self))
+        try:
+            self._config.touch(mode=0o600)
+            self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            del password, requirepass, lines  # Printers that show local variables would show it.
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def url(self) -> str:
@@ -184,10 +193,12 @@ class EmbeddedServer:
         self._signal(signal.SIGTERM)
         if self._watchdog is not None:
             self._watchdog.close()
-        atexit.unregister(self.stop)
         with contextlib.suppress(FileNotFoundError):
             self.socket_path.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._at_exit is not None:
+            self._at_exit.detach()
+            self._at_exit = None
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process
@@ -205,6 +216,16 @@ class EmbeddedServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def __del__(self) -> None:
+        if self._at_exit is not None:
+            self.stop()
+
+
+def _stop(this: weakref.ref[EmbeddedServer]) -> None:
+    server = this()
+    if server is not None:
+        server.stop()
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -19,12 +19,15 @@ SCHEMES = (
     "unix",
     "redis+sentinel",
     "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
     "memory",
     "embedded",
 )
-_TLS = {"rediss", "valkeys", "rediss+sentinel"}
+_TLS = {"rediss", "valkeys", "rediss+sentinel", "rediss+cluster"}
 _ONE_HOST = {"redis", "rediss", "valkey", "valkeys"}
 _SENTINEL = {"redis+sentinel", "rediss+sentinel"}
+_CLUSTER = {"redis+cluster", "rediss+cluster"}
 _TLS_OPTIONS = {
     "ssl_ca_certs",
     "ssl_certfile",
@@ -46,7 +49,7 @@ class Endpoint:
 
     Args:
         scheme: One of `SCHEMES`.
-        hosts: ``(host, port)`` pairs: one, or one for each sentinel.
+        hosts: ``(host, port)`` pairs: one, or one for each sentinel or start node of a cluster.
         path: Socket file of ``unix``; name of a ``memory`` store.
         service: Name of the primary that the sentinels watch.
         db: Database number.
@@ -78,14 +81,23 @@ class Endpoint:
         """Whether `hosts` are sentinels, to be asked for the primary."""
         return self.scheme in _SENTINEL
 
+    @property
+    def cluster(self) -> bool:
+        """Whether `hosts` are some nodes of a cluster, which know the others."""
+        return self.scheme in _CLUSTER
+
+    def at(self, node: tuple[str, int]) -> Endpoint:
+        """One node of this cluster, with the same user, password and options."""
+        return replace(self, scheme="rediss" if self.tls else "redis", hosts=(node,))
+
     def describe(self) -> str:
         """The URL without password and options, for messages and logs."""
         if self.scheme in ("unix", "memory"):
             return f"{self.scheme}://{self.path}"
         user = f"{self.username}@" if self.username else ""
         hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
-        if self.scheme == "embedded":
-            return f"embedded://{user}{hosts}"
+        if self.scheme == "embedded" or self.cluster:
+            return f"{self.scheme}://{user}{hosts}"
         tail = f"/{self.service}/{self.db}" if self.sentinel else f"/{self.db}"
         return f"{self.scheme}://{user}{hosts}{tail}"
 
@@ -190,8 +202,14 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
         raise SettingsError(f"the {scheme}:// store URL has too many parts after the host")
     db = _db(path_parts[0] if path_parts else options.pop("db", "0"))
     options.pop("db", None)
+    if db and scheme in _CLUSTER:
+        raise SettingsError(
+            f"{scheme}:// is for database 0 only: leave the {db} out of the store URL"
+        )
     port = 26379 if scheme in _SENTINEL else 6379
-    names = hostpart.split(",") if scheme in _SENTINEL else [hostpart]
+    names = hostpart.split(",") if scheme in _SENTINEL | _CLUSTER else [hostpart]
+    if len(names) > 1 and not all(names):
+        raise SettingsError(f"the {scheme}:// store URL has a comma without a host beside it")
     all_hosts = tuple(_host(name, port) for name in names)
     return Endpoint(
         scheme, all_hosts, service=service, db=db, username=user, password=secret, options=options

@@ -6,16 +6,43 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
 
-from redis_state_sync.connection import Connector, Pool, remaining, set_timeout
-from redis_state_sync.errors import StoreError, StoreTimeoutError
+from redis_state_sync.connection import Connection, Connector, Pool, remaining
+from redis_state_sync.errors import RedisStateSyncError, StoreReplyError, StoreTimeoutError
+from redis_state_sync.frames import ReplyTooLargeError
+from redis_state_sync.guarded import allow, be_patient
 from redis_state_sync.redis_errors import shown, translated
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import pack, parts
 
 Command = tuple[Any, ...]
+
+# For all replies of one exchange, unless the caller knows better: a thousand large manifests.
+LARGEST_REPLIES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Commands that are sent in one go, and how long that may take.
+
+    Args:
+        operation: What to call it in messages.
+        commands: Each a command and its arguments.
+        packed: The chunks to send for each of them.
+        deadline: A `time.monotonic()`, for connecting and all else.
+        stall: Seconds without a byte after which it is given up earlier.
+        allowance: Most bytes that all replies may take.
+    """
+
+    operation: str
+    commands: Sequence[Command]
+    packed: Sequence[list[Any]]
+    deadline: float
+    stall: float | None
+    allowance: int
 
 
 class Exchange:
@@ -38,6 +65,8 @@ class Exchange:
 
     def close(self) -> None:
         """Closes the connection; the next call makes a new one."""
+        if self._pid != os.getpid():
+            self._begin()  # Without the parent's, and without a lock that a fork may have copied.
         self._connector.close()
 
     def run(
@@ -47,6 +76,7 @@ class Exchange:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
     ) -> list[Any]:
         """Sends commands in one go and reads a reply to each.
 
@@ -58,14 +88,16 @@ class Exchange:
             commands: Each a command and its arguments.
             timeout: Seconds for all of it, waiting for another thread and connecting included.
             stall: Seconds without a byte after which it is given up earlier.
+            allowance: Most bytes that all replies may take.
 
         Returns:
             The replies; an error reply as an exception in its place.
 
         Raises:
-            StoreError: If the server can not be reached, or does not answer in time.
+            StoreError: If the server can not be reached, does not answer in time, or sends more
+                than `allowance`.
         """
-        packed = [chunk for command in commands for chunk in pack(*command)]
+        packed = [pack(*command) for command in commands]
         deadline = time.monotonic() + timeout
         if self._pid != os.getpid():
             self._begin()  # The fork may have copied the lock while another thread held it.
@@ -73,47 +105,77 @@ class Exchange:
         if not self._lock.acquire(timeout=timeout):
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
-            while True:
-                fresh = True
-                connection = None
-                try:
-                    connection, fresh = self._connector.acquire(remaining(deadline))
-                    replies = _converse(connection, packed, len(commands), deadline, stall)
-                except BaseException as error:
-                    if connection is not None:
-                        connection.disconnect()
-                    if not fresh and isinstance(error, (redis.ConnectionError, OSError)):
-                        continue
-                    if isinstance(error, StoreError) or not isinstance(error, Exception):
-                        raise
-                    raise translated(error, operation, self._where) from shown(error)
-                if any(isinstance(reply, redis.ReadOnlyError) for reply in replies):
-                    # A demoted primary: find the new one, whose name or sentinels know it.
-                    connection.disconnect()
-                else:
-                    self._connector.release(connection)
-                return replies
+            return self._send(Batch(operation, commands, packed, deadline, stall, allowance))
+        except RedisStateSyncError:
+            raise
+        except ReplyTooLargeError as error:
+            raise too_large(error, operation, self._where) from error
+        except Exception as error:
+            raise translated(error, operation, self._where) from shown(error)
         finally:
             self._lock.release()
 
+    def _send(self, batch: Batch) -> list[Any]:
+        while True:
+            connection, fresh = self._connector.acquire(remaining(batch.deadline))
+            try:
+                replies = converse(connection, batch, fresh=fresh)
+            except TimeoutError:
+                raise  # It is no use to ask again.
+            except (redis.ConnectionError, OSError):
+                if fresh:
+                    raise
+                continue
+            if is_demoted(replies):
+                connection.disconnect()  # Find the new primary, whose name or sentinels know it.
+            else:
+                self._connector.release(connection)
+            return replies
 
-def _converse(
-    connection: Any, packed: list[Any], count: int, deadline: float, stall: float | None
-) -> list[Any]:
-    set_timeout(connection, _patience(deadline, stall))
-    connection.send_packed_command(packed, check_health=False)
+
+def too_large(error: ReplyTooLargeError, operation: str, where: str) -> StoreReplyError:
+    """What to say of a reply that no honest server gives."""
+    return StoreReplyError(
+        f"{where}: a reply during {operation} was refused: {error}. Did someone replace "
+        "what is stored, or is this no Redis or Valkey server?"
+    )
+
+
+def is_demoted(replies: Sequence[Any]) -> bool:
+    """Whether they are those of a primary that became a replica."""
+    return any(isinstance(reply, redis.ReadOnlyError) for reply in replies)
+
+
+def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
+    """Sends a batch and reads a reply to each command; an error reply as an exception.
+
+    Args:
+        connection: A live one.
+        batch: What to send.
+        fresh: Whether the connection was never used before.
+
+    Raises:
+        Exception: Of redis-py or the socket, if that fails. The connection is closed then.
+    """
+    chunks = [chunk for command in batch.packed for chunk in command]
     replies: list[Any] = []
-    for _ in range(count):
-        set_timeout(connection, _patience(deadline, stall))
-        try:
-            replies.append(connection.read_response(disable_decoding=True))
-        except redis.ResponseError as error:
-            replies.append(error)  # An error reply leaves the connection in order.
+    try:
+        if not fresh and connection.can_read(timeout=0):
+            # What is left over would be taken for the reply to the next command, and that one's
+            # for the reply to the one after it, for ever.
+            raise redis.ConnectionError("bytes that nobody asked for")
+        allow(connection, batch.deadline, batch.stall, batch.allowance)
+        for part in parts(chunks):
+            be_patient(connection)
+            connection.send_packed_command([part], check_health=False)
+        for _ in batch.packed:
+            try:
+                replies.append(connection.read_response(disable_decoding=True))
+            except redis.ResponseError as error:
+                # An error reply leaves the connection in order. Without its frames: they hold this
+                # list, and all that was sent, until the next garbage collection.
+                replies.append(error.with_traceback(None))
+    except BaseException:
+        connection.disconnect()
+        raise
     return replies
-
-
-def _patience(deadline: float, stall: float | None) -> float:
-    left = remaining(deadline)
-    if left <= 0:
-        raise redis.TimeoutError("no time left")
-    return left if stall is None else min(left, stall)

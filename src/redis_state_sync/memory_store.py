@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from redis_state_sync.errors import NotNewerError
+from redis_state_sync.errors import NotNewerError, StoreUnavailableError
 from redis_state_sync.keys import RESEND, Keys
-from redis_state_sync.store import Entry
+from redis_state_sync.reader_notes import outdated
+from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
 
 
@@ -24,7 +27,8 @@ class MemoryStore:
     def __init__(self, name: str = "default", clock: Callable[[], float] = time.time) -> None:
         self._name = name
         self._clock = clock
-        self._lock = threading.Lock()
+        self._own_lock = threading.Lock()
+        self._pid = os.getpid()
         self._values: dict[str, Any] = {}
         self._expiry: dict[str, float] = {}
 
@@ -64,6 +68,7 @@ class MemoryStore:
                 raise NotNewerError(
                     f"{self.describe()}: version {version} is not greater than the newest one"
                 )
+            self._forget_expired()
             kept = {v: m for v, m in stream.items() if m is not None}
             self._set(keys.versions, {**kept, version: bytes(manifest)}, ttl_s)
             self._touch(keys.pins, ttl_s)
@@ -94,9 +99,14 @@ class MemoryStore:
         self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
-        """The blobs in the order asked for; None for one that is gone."""
+        """The blobs in the order asked for; None for one that is gone. They take no memory."""
         with self._lock:
             return [self._get(keys.blob(digest)) for digest in digests]
 
@@ -125,14 +135,39 @@ class MemoryStore:
             notes = self._get(keys.readers) or {}
             self._set(keys.readers, {**notes, reader: note}, ttl_s)
 
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`."""
+        with self._lock:
+            notes: dict[str, str] = self._get(keys.readers) or {}
+            for reader in outdated(notes, now_ms, ttl_s):
+                del notes[reader]
+            if not notes:  # As in Redis.
+                self._values.pop(keys.readers, None)
+                self._expiry.pop(keys.readers, None)
+
     def close(self) -> None:
         """Does nothing: the data stays until the process ends."""
+
+    @property
+    def _lock(self) -> AbstractContextManager[bool]:
+        if self._pid != os.getpid():
+            # A copy that no learner ever changes, perhaps with a lock that nobody ever releases.
+            raise StoreUnavailableError(
+                f"{self.describe()} lives in one process, and this one was forked from it: use a "
+                "server, as in redis://, or EmbeddedServer"
+            )
+        return self._own_lock
 
     def _get(self, key: str) -> Any:
         if self._expiry.get(key, float("inf")) <= self._clock():
             self._values.pop(key, None)
             self._expiry.pop(key, None)
         return self._values.get(key)
+
+    def _forget_expired(self) -> None:
+        """Also what nobody asks for any more, such as the namespaces of earlier learners."""
+        for key in list(self._values):
+            self._get(key)
 
     def _set(self, key: str, value: Any, ttl_s: float) -> None:
         self._values[key] = value

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from redis_state_sync.blobs import Blob
 from redis_state_sync.errors import (
     PublishTimeoutError,
     RedisStateSyncError,
+    SettingsError,
     StalePublisherError,
 )
 from redis_state_sync.version import Version
+
+ErrorT = TypeVar("ErrorT", bound=RedisStateSyncError)
 
 
 class Publication:
@@ -31,6 +38,7 @@ class Publication:
         self.version = version
         self._changed = changed
         self._hurry = started
+        self._pid = os.getpid()
         self._stored: Version | None = None
         self._error: RedisStateSyncError | None = None
 
@@ -53,14 +61,20 @@ class Publication:
             PublishTimeoutError: If it is not stored in time.
             StoreError: With `fail_fast`, why the last attempt failed.
             StalePublisherError: If another learner took over.
+            SettingsError: If it was made in another process, by whose publisher alone it ends.
         """
+        if self._pid != os.getpid():
+            raise SettingsError(
+                f"version {self.version} was published in another process (a fork); wait for it "
+                "there"
+            )
         deadline = time.monotonic() + timeout
         with self._changed:
             self._hurry()
             while self._stored is None:
                 error = self._error
                 if error is not None and (fail_fast or isinstance(error, StalePublisherError)):
-                    raise error
+                    raise fresh(error)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise PublishTimeoutError(
@@ -79,15 +93,25 @@ class Publication:
         self._error = error
 
 
+def fresh(error: ErrorT) -> ErrorT:
+    """A copy to raise. One that is raised again and again collects the frames of all who got it."""
+    copied = copy.copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
+
+
 @dataclass(frozen=True)
 class Job:
-    """A version that waits to be stored, and who waits for it."""
+    """A version that waits to be stored, and who may wait for it.
+
+    Weakly: in a long outage nobody keeps most of the handles, and each would stay until its end.
+    """
 
     version: Version
     blobs: Mapping[str, Blob]
     weights_seq_no: int | None
     only_if_changed: bool
-    waiting: list[Publication] = field(default_factory=list)
+    waiting: weakref.WeakSet[Publication]
 
 
 @dataclass

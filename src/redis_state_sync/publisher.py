@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import random
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+from redis_state_sync import background
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
-from redis_state_sync.components import is_weights
+from redis_state_sync.components import MAX_NAME_LENGTH, is_name, is_weights
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     EncodeError,
@@ -27,9 +28,9 @@ from redis_state_sync.errors import (
 from redis_state_sync.events import Failed, Observer, Published, checked, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Writer
-from redis_state_sync.publication import Job, Publication, PublisherStats
-from redis_state_sync.settings import check_history, check_seconds
+from redis_state_sync.manifest import MAX_WRITER_LENGTH, Writer
+from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
+from redis_state_sync.settings import MAX_STATE_BYTES, check_history, check_seconds
 from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
@@ -49,6 +50,9 @@ class StatePublisher:
 
     Making one takes the namespace over: from then on every older learner is refused.
 
+    `close` it in the end. If the interpreter exits first, it is closed then. One that is dropped
+    ends by itself as soon as nothing waits to be stored.
+
     Args:
         store: Where to publish.
         namespace: Which shared state.
@@ -57,7 +61,8 @@ class StatePublisher:
         ttl_s: Seconds after which the namespace expires once this process is gone.
         connect_timeout_s: Most seconds for taking over.
         transfer_timeout_s: Most seconds for one attempt to publish.
-        heartbeat_s: Seconds between looks at the store while nothing is published.
+        max_state_bytes: See `Settings`.
+        heartbeat_s: Seconds between looks at the store.
         keyring: Signs what is published. Default: the environment's, if it has one.
         observers: Told of every event, on the publishing thread. They may publish, not wait.
 
@@ -76,6 +81,7 @@ class StatePublisher:
         ttl_s: float = 86_400.0,
         connect_timeout_s: float = 2.0,
         transfer_timeout_s: float = 60.0,
+        max_state_bytes: int = MAX_STATE_BYTES,
         heartbeat_s: float = HEARTBEAT_S,
         keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
@@ -91,24 +97,16 @@ class StatePublisher:
             check_seconds(name, seconds)
         if writer_id is not None and not isinstance(writer_id, str):
             raise SettingsError(f"writer_id must be a str or None, got {writer_id!r}")
+        if writer_id is not None and len(writer_id) > MAX_WRITER_LENGTH:
+            raise SettingsError(f"writer_id is longer than {MAX_WRITER_LENGTH} characters")
         host, self._pid = socket.gethostname(), os.getpid()
         self.store = store
         self.keys = Keys(namespace)
         self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
         self.stats = PublisherStats()
         self._heartbeat_s = heartbeat_s
+        self._max_state_bytes = max_state_bytes
         self._observers = checked(observers)
-        self._announcer = Announcer(
-            store,
-            self.keys,
-            self.writer,
-            history=history,
-            ttl_s=ttl_s,
-            probe_timeout_s=connect_timeout_s,
-            transfer_timeout_s=transfer_timeout_s,
-            keyring=keyring or find_keyring(),
-        )
-        self._algorithm = self._announcer.records.algorithm
         self._number = 0
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
@@ -118,16 +116,34 @@ class StatePublisher:
         # Whether dropping old versions failed last time.
         self._untidy = False
         # Who waits for the version that is being stored; None when none is.
-        self._in_flight: list[Publication] | None = None
+        self._in_flight: weakref.WeakSet[Publication] | None = None
         self._cooldown = Cooldown()
         self._refused: StalePublisherError | None = None
         self._closed = False
-        self._thread = threading.Thread(
-            target=self._run, name="redis-state-sync-publish", daemon=True
-        )
-        self._thread.start()
-        # What was published last must not be lost because a script simply ends.
-        atexit.register(self.close)
+        self._next_beat = time.monotonic() + heartbeat_s
+        try:
+            self._announcer = Announcer(
+                store,
+                self.keys,
+                self.writer,
+                history=history,
+                ttl_s=ttl_s,
+                probe_timeout_s=connect_timeout_s,
+                transfer_timeout_s=transfer_timeout_s,
+                keyring=keyring or find_keyring(),
+            )
+            self._algorithm = self._announcer.records.algorithm
+            self._thread = background.start(
+                self,
+                self._changed,
+                due=StatePublisher._due,
+                work=StatePublisher._work,
+                ended=store.close,  # A call that `close` did not wait for may have connected anew.
+                name="redis-state-sync-publish",
+            )
+        except BaseException:
+            store.close()
+            raise
 
     def __repr__(self) -> str:
         return f"StatePublisher({self.keys.namespace!r})"
@@ -195,8 +211,11 @@ class StatePublisher:
                 f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
             )
         for name in components:
-            if type(name) is not str or not name or not _encodable(name):
-                raise EncodeError(f"component name {name!r} is not a non-empty str of valid text")
+            if not is_name(name):
+                raise EncodeError(
+                    f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} "
+                    "printable characters without '..' between slashes"
+                )
         encoded = {
             name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
             for name, tree in components.items()
@@ -204,7 +223,9 @@ class StatePublisher:
         with self._changed:
             self._check_usable()
             kept = {n: b for n, b in self._latest.items() if n not in remove}
-            self._latest = {**kept, **encoded}
+            latest = {**kept, **encoded}
+            self._check_size(latest)
+            self._latest = latest
             if weights_seq_no is not None:
                 self._weights_seq_no = weights_seq_no
             return self._enqueue(only_if_changed)
@@ -224,9 +245,9 @@ class StatePublisher:
             if waiting is not None:
                 version = Version(self.generation, self._number)
                 publication = Publication(version, self._changed, self._awaited)
-                waiting.append(publication)
-            elif self._refused:
-                raise self._refused
+                waiting.add(publication)
+            else:
+                self._raise_if_refused()
         stored = publication.wait(timeout) if publication else self.last_version
         with self._changed:
             while self._busy and self._pending is None and time.monotonic() < deadline:
@@ -234,26 +255,25 @@ class StatePublisher:
         return stored
 
     def close(self, timeout: float = 2.0) -> None:
-        """Stores what is still waiting if that is possible in time, then ends the thread.
-
-        Called when the interpreter exits, too; a `multiprocessing` child has to call it itself.
-        """
+        """Stores what is still waiting if that is possible in time, then ends the thread."""
+        if self._pid != os.getpid():
+            return  # Before the lock: the fork may have copied it while the thread held it.
+        own_thread = threading.current_thread() is self._thread  # An observer closes it.
+        deadline = time.monotonic() + timeout
         with self._changed:
-            if self._closed or self._pid != os.getpid():
+            if self._closed:
                 return
-            deadline = time.monotonic() + timeout
             self._hurry()
-            # An observer that closes the publisher is itself what keeps it busy.
-            waits = threading.current_thread() is not self._thread
-            while waits and (self._pending or self._busy) and not self._refused and self.healthy:
+            while (self._pending or self._busy) and not self._refused and self.healthy:
+                if own_thread:
+                    break
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
             self._closed = True
             self._changed.notify_all()
-        atexit.unregister(self.close)
-        if waits:
+        if not own_thread:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
         self.store.close()
 
@@ -274,17 +294,28 @@ class StatePublisher:
         self._check_process()
         if self._closed:
             raise SettingsError("this StatePublisher is closed")
+        self._raise_if_refused()
+
+    def _raise_if_refused(self) -> None:
         if self._refused is not None:
-            raise self._refused
+            raise fresh(self._refused)
+
+    def _check_size(self, blobs: Mapping[str, Blob]) -> None:
+        size = sum(len(blob) for blob in blobs.values())
+        if size > self._max_state_bytes:
+            raise EncodeError(
+                f"a state of {size} bytes; max_state_bytes is {self._max_state_bytes}: raise it "
+                "here and for every reader"
+            )
 
     def _enqueue(self, only_if_changed: bool) -> Publication:
         self._number += 1
         version = Version(self.generation, self._number)
         publication = Publication(version, self._changed, self._awaited)
-        waiting = [publication]
+        waiting = weakref.WeakSet([publication])
         if self._pending is not None:
             self.stats.dropped += 1
-            waiting += self._pending.waiting
+            waiting |= self._pending.waiting
             only_if_changed = only_if_changed and self._pending.only_if_changed
         self._pending = Job(
             version, dict(self._latest), self._weights_seq_no, only_if_changed, waiting
@@ -302,27 +333,29 @@ class StatePublisher:
         self._cooldown = Cooldown(self._cooldown.failures, 0.0)
         self._changed.notify_all()
 
-    def _run(self) -> None:
-        next_beat = time.monotonic() + self._heartbeat_s
-        while True:
-            with self._changed:
-                while not self._closed and self._refused is None:
-                    now = time.monotonic()
-                    wakes = self._cooldown.until if self._pending else next_beat
-                    wakes = max(wakes, self._cooldown.until)
-                    if now >= wakes:
-                        break
-                    self._changed.wait(wakes - now)
-                if self._closed or self._refused is not None:
-                    return
-                job, self._pending = self._pending, None
-                self._busy = job is not None
-                self._in_flight = job.waiting if job else None
-            if job is not None:
-                self._attempt(job)
-            else:
-                self._attempt_call("heartbeat", self._heartbeat)
-            next_beat = time.monotonic() + self._heartbeat_s
+    def _due(self) -> background.Due | None:
+        if self._closed or self._refused is not None:
+            return None
+        waits = self._pending is not None
+        due = self._cooldown.until if waits else max(self._cooldown.until, self._next_beat)
+        return background.Due(due - time.monotonic(), waits)
+
+    def _work(self) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            job, self._pending = self._pending, None
+            self._busy = job is not None
+            self._in_flight = job.waiting if job else None
+        if job is not None:
+            self._attempt(job)
+            # Publishes that follow each other closely leave time for it, too: what is pinned must
+            # not expire.
+            over = self._closed or self._refused is not None
+            if over or not self.healthy or time.monotonic() < self._next_beat:
+                return
+        self._attempt_call("heartbeat", self._heartbeat)
+        self._next_beat = time.monotonic() + self._heartbeat_s
 
     def _attempt(self, job: Job) -> None:
         stored: list[Version] = []
@@ -339,21 +372,21 @@ class StatePublisher:
                     self._pending = job  # Nothing newer: keep trying this one.
                 else:
                     self.stats.dropped += 1
-                    self._pending.waiting.extend(job.waiting)
+                    self._pending.waiting.update(job.waiting)
             elif self._refused is not None and self._pending is not None:
                 for publication in self._pending.waiting:
                     publication.fail(self._refused)
             self._changed.notify_all()
         if error is None:
-            self._tidy()
+            self._tidy(self._announcer.retain)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
 
-    def _tidy(self) -> None:
-        """Drops what the stored version pushed out. Nobody waits for it, and it may fail."""
+    def _tidy(self, drop: Callable[[], None]) -> None:
+        """Drops what need not be kept. Nobody waits for it, and it may fail."""
         try:
-            self._announcer.retain()
+            drop()
         except Exception as error:  # As in _attempt_call: the thread must live on.
             self._note_failure("retain", _known("retain", error), warn=not self._untidy)
             self._untidy = True
@@ -366,7 +399,7 @@ class StatePublisher:
         except StalePublisherError as error:
             self._note_failure(operation, error)
             with self._changed:
-                self._refused = error
+                self._refused = error.with_traceback(None)
                 self._changed.notify_all()
             return error
         except Exception as error:
@@ -376,7 +409,8 @@ class StatePublisher:
             with self._changed:
                 self._cooldown = self._cooldown.failed(time.monotonic(), random.random())
                 self._changed.notify_all()
-            return known
+            # Its frames hold the whole state, and this one would hold it.
+            return known.with_traceback(None)
         with self._changed:
             recovered, self._cooldown = self._cooldown.failures > 0, Cooldown()
             self._changed.notify_all()
@@ -425,6 +459,7 @@ class StatePublisher:
             with self._changed:
                 if self._pending is None:
                     self._enqueue(False)
+        self._tidy(self._announcer.forget_readers)
 
 
 def _known(operation: str, error: Exception) -> RedisStateSyncError:
@@ -435,11 +470,3 @@ def _known(operation: str, error: Exception) -> RedisStateSyncError:
     known = StoreError(f"unexpected {type(error).__name__} during {operation}")
     known.__cause__ = error
     return known
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # Lone surrogates.
-        return False
-    return True

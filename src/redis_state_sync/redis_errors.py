@@ -13,6 +13,10 @@ from redis_state_sync.errors import SettingsError, StoreError
 _RESP2_ONLY = (
     "this server, or a proxy before it, speaks RESP2 only: leave protocol=3 out of the store URL"
 )
+_CLUSTER_ONLY = (
+    "the server is a node of a Redis Cluster: use redis+cluster:// (with TLS rediss+cluster://) in "
+    "the store URL"
+)
 _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "WRONGTYPE",
@@ -48,6 +52,8 @@ _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     ("MASTERDOWN", errors.StoreUnavailableError, "the replica has no primary"),
     ("CLUSTERDOWN", errors.StoreUnavailableError, "the cluster has no owner for the slot"),
     ("TRYAGAIN", errors.StoreUnavailableError, "the cluster moves the slot"),
+    ("MOVED", errors.StoreError, _CLUSTER_ONLY),
+    ("ASK", errors.StoreError, _CLUSTER_ONLY),
     ("NOPROTO", errors.StoreError, _RESP2_ONLY),
 )
 
@@ -73,8 +79,11 @@ _TLS_REMEDIES = (
     ("PEM", "ssl_ca_certs, ssl_certfile and ssl_keyfile must be PEM files that fit each other"),
     ("", "does the server ask for a client certificate? ssl_certfile and ssl_keyfile name it"),
 )
-_PLAIN_URL = re.compile(r"(redis|valkey|redis\+sentinel)://")
-_TLS_URL = re.compile(r"(rediss|valkeys|rediss\+sentinel)://")
+_PLAIN_URL = re.compile(r"(redis|valkey|redis\+sentinel|redis\+cluster)://")
+_TLS_URL = re.compile(r"(rediss|valkeys|rediss\+sentinel|rediss\+cluster)://")
+
+# What redis-py's connections by way of sentinels make of READONLY.
+_DEMOTED = "master is now a slave"
 
 # Servers and proxies quote the arguments of a command that they do not know: of AUTH and HELLO,
 # these are the password.
@@ -100,9 +109,14 @@ def reply_error(error: Exception, operation: str, where: str) -> StoreError:
         redis.exceptions.OutOfMemoryError: "OOM",
         redis.exceptions.BusyLoadingError: "LOADING",
         redis.exceptions.MasterDownError: "MASTERDOWN",
+        redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+        redis.exceptions.TryAgainError: "TRYAGAIN",
+        redis.exceptions.MovedError: "MOVED",  # Before its base class.
+        redis.exceptions.AskError: "ASK",
     }
-    # redis-py takes the code off the text of the errors that it has a class for.
     code = next((c for cls, c in by_type.items() if isinstance(error, cls)), text.split(" ")[0])
+    if not text.startswith(code):
+        text = f"{code} {text}"  # redis-py takes it off if it has a class for the error.
     for prefix, cls, advice in _REPLIES:
         if code == prefix:
             kind, remedy = cls, f" ({advice})"
@@ -129,6 +143,8 @@ def translated(
         )
     if isinstance(error, (redis.BusyLoadingError, redis.ResponseError)):
         return reply_error(error, operation, where)
+    if _DEMOTED in text:
+        return reply_error(redis.ReadOnlyError(text), operation, where)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLError):

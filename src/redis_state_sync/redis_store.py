@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 import redis
 
+from redis_state_sync.cluster import Address
+from redis_state_sync.cluster_exchange import ClusterExchange
 from redis_state_sync.connection import Pool, make_pool, remaining
 from redis_state_sync.credentials import load_provider, with_password
 from redis_state_sync.endpoint import Endpoint
@@ -18,23 +20,29 @@ from redis_state_sync.errors import (
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
-    VersionError,
 )
-from redis_state_sync.exchange import Command, Exchange
+from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
 from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.manifest import MAX_MANIFEST_BYTES
+from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
-from redis_state_sync.store import Entry
+from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
 
 # Large enough that round trips do not count, small enough that a server serves others in between.
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
+HDEL_BATCH = 1000
 # Longer than a server takes for a small command, unless it hangs: then the publisher, which may
 # have a minute for all of a version, must be free for the server that a failover puts in its place.
 REPLY_TIMEOUT_S = 2.0
 SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _FIELD = "manifest"
+# What a reply takes besides its value, and signing besides a manifest. Ample: a blob that is a
+# little longer than it should be is still read, and said to be damaged.
+_OVERHEAD = 4 << 10
+_LATEST_MS = 1 << 63
 
 
 class RedisStore:
@@ -47,15 +55,24 @@ class RedisStore:
         make: Makes the redis-py pool whose connections are used. Called when first needed.
         where: The server, for messages; must hold no secret.
         stall_timeout_s: Seconds without a byte after which a transfer is given up.
+        cluster: Nodes of a cluster to begin with; `make` is then told which node's pool to make.
     """
 
     def __init__(
-        self, make: Callable[[], Pool], where: str, *, stall_timeout_s: float = 0.5
+        self,
+        make: Callable[..., Pool],
+        where: str,
+        *,
+        stall_timeout_s: float = 0.5,
+        cluster: Sequence[Address] = (),
     ) -> None:
         self._make = make
         self._where = where
         self._stall_timeout_s = stall_timeout_s
-        self._exchange = Exchange(make, where)
+        self._cluster = tuple(cluster)
+        self._exchange = (
+            ClusterExchange(make, self._cluster, where) if cluster else Exchange(make, where)
+        )
 
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
@@ -64,6 +81,7 @@ class RedisStore:
             _PoolFactory(endpoint, settings),
             endpoint.describe(),
             stall_timeout_s=settings.stall_timeout_s,
+            cluster=endpoint.hosts if endpoint.cluster else (),
         )
 
     @classmethod
@@ -79,10 +97,15 @@ class RedisStore:
         return f"RedisStore({self._where!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"make": self._make, "where": self._where, "stall": self._stall_timeout_s}
+        return {
+            "make": self._make,
+            "where": self._where,
+            "stall_timeout_s": self._stall_timeout_s,
+            "cluster": self._cluster,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["make"], state["where"], stall_timeout_s=state["stall"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def describe(self) -> str:
         """Where the data is; never a secret."""
@@ -100,11 +123,10 @@ class RedisStore:
             raise
         except StoreError:  # INFO is a right, and a section, that not every server grants.
             return "version unknown"
-        facts = dict(
-            line.split(":", 1)
-            for line in bytes(reply).decode("utf-8", "replace").splitlines()
-            if ":" in line
-        )
+        if not isinstance(reply, bytes):
+            raise self._unexpected("INFO")
+        lines = reply.decode("utf-8", "replace").splitlines()
+        facts = dict(line.split(":", 1) for line in lines if ":" in line)
         if "valkey_version" in facts:
             return f"Valkey {facts['valkey_version']}"
         return f"Redis {facts.get('redis_version', 'of unknown version')}"
@@ -113,10 +135,13 @@ class RedisStore:
         """The server's clock in ms since 1970."""
         (reply,) = self._run("time", [("TIME",)], timeout)
         try:
-            seconds, microseconds = (int(part) for part in reply)
+            seconds, microseconds = (int(_text(part)[:20]) for part in reply)
         except (TypeError, ValueError) as error:
             raise self._unexpected("TIME") from error
-        return seconds * 1000 + microseconds // 1000
+        milliseconds = seconds * 1000 + microseconds // 1000
+        if not 0 <= milliseconds < _LATEST_MS:
+            raise self._unexpected("TIME")
+        return milliseconds
 
     def newest(
         self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
@@ -130,12 +155,13 @@ class RedisStore:
         if start is None:
             return []
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
-        (reply,) = self._run("poll", [command], timeout)
+        allowance = min(count * (MAX_MANIFEST_BYTES + _OVERHEAD), LARGEST_REPLIES)
+        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S, allowance=allowance)
         try:
             return [
                 Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
             ]
-        except (TypeError, ValueError, VersionError) as error:
+        except (TypeError, ValueError) as error:
             raise self._unexpected("XREVRANGE") from error
 
     def append(
@@ -190,6 +216,8 @@ class RedisStore:
         self, keys: Keys, blobs: Mapping[str, Any], *, ttl_s: float, timeout: float
     ) -> None:
         """Stores blobs, and closes a reader's request."""
+        # When the last byte was handed to the kernel, megabytes may still be on their way.
+        stall = max(self._stall_timeout_s, REPLY_TIMEOUT_S)
         deadline = time.monotonic() + timeout
         ttl = _whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
@@ -198,7 +226,7 @@ class RedisStore:
             ]
             commands.append(("HDEL", keys.readers, RESEND))
             try:
-                self._run("upload", commands, remaining(deadline), stall=self._stall_timeout_s)
+                self._run("upload", commands, remaining(deadline), stall=stall)
             except StoreUnavailableError as error:
                 largest = max(len(data) for _, data in batch)
                 if type(error) is not StoreUnavailableError or largest <= SMALLEST_BULK_LIMIT:
@@ -215,7 +243,12 @@ class RedisStore:
         self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
         """The blobs in the order asked for; None for one that is gone."""
         deadline = time.monotonic() + timeout
@@ -225,7 +258,11 @@ class RedisStore:
             commands = [("GET", keys.blob(digest)) for digest in batch]
             try:
                 blobs += self._run(
-                    "fetch", commands, remaining(deadline), stall=self._stall_timeout_s
+                    "fetch",
+                    commands,
+                    remaining(deadline),
+                    stall=self._stall_timeout_s,
+                    allowance=limit + len(batch) * _OVERHEAD,
                 )
             except StoreUnavailableError as error:
                 if type(error) is not StoreUnavailableError:
@@ -235,23 +272,18 @@ class RedisStore:
                     f"{error} (if only fetches fail: the server's client-output-buffer-limit "
                     "normal must allow replies of 64 MiB, or be 0)"
                 ) from error
-        for blob in blobs:
-            if blob is not None and not isinstance(blob, bytes):
-                raise self._unexpected("GET")
+            for blob in blobs[start:]:
+                if blob is not None and not isinstance(blob, bytes):
+                    raise self._unexpected("GET")
+                limit -= len(blob or b"")
         return blobs
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
-        (reply,) = self._run("pins", [("HGETALL", keys.pins)], timeout, stall=REPLY_TIMEOUT_S)
+        pairs = self._hash("pins", keys.pins, timeout)
         try:
-            # RESP2 answers with a flat list, RESP3 with a map.
-            pairs = (
-                reply.items()
-                if isinstance(reply, dict)
-                else zip(reply[::2], reply[1::2], strict=True)
-            )
-            return {name.decode(): Version.parse(version) for name, version in pairs}
-        except (TypeError, ValueError, AttributeError, VersionError) as error:
+            return {_text(name).decode(): Version.parse(version) for name, version in pairs.items()}
+        except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 
     def drop(
@@ -264,8 +296,10 @@ class RedisStore:
             commands = [("XDEL", keys.versions, *ids)]
             self._run("drop", commands, remaining(deadline), stall=REPLY_TIMEOUT_S)
         for start in range(0, len(digests), UNLINK_BATCH):
-            batch = [keys.blob(digest) for digest in digests[start : start + UNLINK_BATCH]]
-            self._run("drop", [("UNLINK", *batch)], remaining(deadline), stall=REPLY_TIMEOUT_S)
+            batch = digests[start : start + UNLINK_BATCH]
+            # One key each: a cluster refuses a command of which some keys have moved already.
+            unlinks = [("UNLINK", keys.blob(digest)) for digest in batch]
+            self._run("drop", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
@@ -277,6 +311,24 @@ class RedisStore:
         ]
         self._run("note", commands, timeout)
 
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`."""
+        deadline = time.monotonic() + timeout
+        notes = self._hash("readers", keys.readers, timeout)
+        gone = outdated(notes, now_ms, ttl_s)
+        for start in range(0, len(gone), HDEL_BATCH):
+            command = ("HDEL", keys.readers, *gone[start : start + HDEL_BATCH])
+            self._run("readers", [command], remaining(deadline), stall=REPLY_TIMEOUT_S)
+
+    def _hash(self, operation: str, key: str, timeout: float) -> dict[bytes, bytes]:
+        (reply,) = self._run(operation, [("HGETALL", key)], timeout, stall=REPLY_TIMEOUT_S)
+        if isinstance(reply, dict):  # RESP3; RESP2 answers with a flat list.
+            return reply
+        try:
+            return dict(zip(reply[::2], reply[1::2], strict=True))
+        except (TypeError, ValueError) as error:
+            raise self._unexpected("HGETALL") from error
+
     def _run(
         self,
         operation: str,
@@ -284,10 +336,11 @@ class RedisStore:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
-        replies = self._exchange.run(operation, commands, timeout, stall=stall)
+        replies = self._exchange.run(operation, commands, timeout, stall=stall, allowance=allowance)
         if check:
             self._check(operation, replies)
         return replies
@@ -298,6 +351,7 @@ class RedisStore:
                 raise reply_error(reply, operation, self._where) from shown(reply)
 
     def _unexpected(self, command: str) -> StoreReplyError:
+        self.close()  # Perhaps it was the reply to another command.
         return StoreReplyError(
             f"{self._where}: unexpected reply to {command}; is this a Redis or Valkey server, "
             "and is the namespace used by something else?"
@@ -305,16 +359,17 @@ class RedisStore:
 
 
 class _PoolFactory:
-    """Makes the pool in whichever process needs it; credentials are read there and then."""
+    """Makes a pool in whichever process needs it; credentials are read there and then."""
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         self._endpoint = endpoint
         self._settings = settings
 
-    def __call__(self) -> Pool:
+    def __call__(self, node: Address | None = None) -> Pool:
         reference = self._settings.credential_provider
+        endpoint = with_password(self._endpoint)
         return make_pool(
-            with_password(self._endpoint),
+            endpoint.at(node) if node else endpoint,
             connect_timeout_s=self._settings.connect_timeout_s,
             password_env=self._settings.password_env,
             credential_provider=load_provider(reference) if reference else None,
@@ -350,6 +405,12 @@ class _ClientPool:
 
 def _whole(seconds: float) -> int:
     return max(1, round(seconds))
+
+
+def _text(reply: Any) -> bytes:
+    if not isinstance(reply, bytes):
+        raise TypeError(f"a {type(reply).__name__} in place of a text")
+    return reply
 
 
 def _manifest_of(fields: Sequence[bytes]) -> bytes:

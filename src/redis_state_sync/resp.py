@@ -6,9 +6,13 @@ packers copy large buffers; here they go to the socket as they are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _LARGE = 16 << 10
+# A socket's timeout is for all that is handed to it at once. On a line that brings so much within
+# `stall_timeout_s`, an upload is slow, and not stalled.
+AT_ONCE = 64 << 10
 
 
 def pack(*arguments: Any) -> list[Any]:
@@ -31,3 +35,14 @@ def pack(*arguments: Any) -> list[Any]:
             pending += [bytes(argument), b"\r\n"]
     chunks.append(b"".join(pending))
     return chunks
+
+
+def parts(chunks: Iterable[Any]) -> Iterator[Any]:
+    """The same bytes, at most `AT_ONCE` of them at a time."""
+    for chunk in chunks:
+        if len(chunk) <= AT_ONCE:
+            yield chunk
+            continue
+        view = memoryview(chunk)
+        for start in range(0, len(view), AT_ONCE):
+            yield view[start : start + AT_ONCE]

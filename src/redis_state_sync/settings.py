@@ -11,6 +11,8 @@ from redis_state_sync.endpoint import REMEDY, parse_url
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import check_namespace
 
+MAX_STATE_BYTES = 4 << 30
+
 
 def check_seconds(name: str, value: Any) -> None:
     """Raises `SettingsError` unless `value` is a positive, finite number."""
@@ -32,8 +34,9 @@ class Settings:
 
     Args:
         url: Where the store is: ``redis://host:6379/0``, ``rediss://``, ``unix:///run/v.sock``,
-            ``redis+sentinel://h1,h2/mymaster/0``, ``valkey://``, ``memory://name``,
-            ``embedded://``. None: the environment variable REDIS_STATE_SYNC_URL of each process.
+            ``redis+sentinel://h1,h2/mymaster/0``, ``redis+cluster://h1,h2``, ``valkey://``,
+            ``memory://name``, ``embedded://``. None: the environment variable
+            REDIS_STATE_SYNC_URL of each process.
         namespace: The shared state's name. None: the experiment's and trial's names, so that
             trials never meet by accident.
         password_env: Name of the environment variable that holds the password.
@@ -47,6 +50,8 @@ class Settings:
         connect_timeout_s: Most seconds for connecting, at start and in the background.
         max_staleness_s: Raise `StaleStateError` in ``sample()`` when no new version was applied
             for this many seconds. None: never.
+        max_state_bytes: Most bytes of a version, of 1 to 2**36: more is neither published nor
+            fetched, whatever a manifest claims.
         fallback_to_push: While the store is down, let Ray push the state as it does without us.
         publish_timeout_s: Most seconds that a synchronous algorithm (PPO) waits for a version to
             be stored before it falls back, or raises if `fallback_to_push` is off.
@@ -72,6 +77,7 @@ class Settings:
     transfer_timeout_s: float = 60.0
     connect_timeout_s: float = 2.0
     max_staleness_s: float | None = None
+    max_state_bytes: int = MAX_STATE_BYTES
     fallback_to_push: bool = True
     publish_timeout_s: float = 10.0
     signed: bool = False
@@ -111,6 +117,10 @@ class Settings:
         for name in ("fallback_to_push", "signed"):
             if type(getattr(self, name)) is not bool:
                 raise SettingsError(f"{name} must be True or False")
+        if type(self.max_state_bytes) is not int or not 0 < self.max_state_bytes <= 1 << 36:
+            raise SettingsError(
+                f"max_state_bytes must be an int from 1 to 2**36, got {self.max_state_bytes!r}"
+            )
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
 

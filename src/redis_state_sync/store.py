@@ -9,6 +9,9 @@ from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import Keys
 from redis_state_sync.version import Version
 
+# Most bytes that one fetch may take unless the caller knows better.
+LARGEST_FETCH = 64 << 30
+
 
 class Entry(NamedTuple):
     """A version and the bytes of its manifest."""
@@ -86,9 +89,18 @@ class Store(Protocol):
         ...
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
-        """The blobs in the order asked for; None for one that is gone."""
+        """The blobs in the order asked for; None for one that is gone.
+
+        `limit` is how many bytes they have in all, if they are what the caller expects. Much more
+        is refused with a `StoreReplyError` before it is taken into memory.
+        """
         ...
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
@@ -105,6 +117,10 @@ class Store(Protocol):
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
     ) -> None:
         """Records what a reader has, for `status`."""
+        ...
+
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """Drops the notes of readers that were not heard of for `ttl_s`, see `reader_notes`."""
         ...
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from redis_state_sync.decisions import Cooldown
@@ -31,8 +32,9 @@ from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.poller import Poller
+from redis_state_sync.reader_notes import note_of
 from redis_state_sync.records import Records
-from redis_state_sync.settings import check_seconds
+from redis_state_sync.settings import MAX_STATE_BYTES, check_seconds
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
@@ -42,7 +44,7 @@ logger = logging.getLogger("redis_state_sync")
 # How often a superseded version is given up for the newest one within one refresh.
 _ATTEMPTS = 3
 _PROGRESS = {
-    *("_lock", "_refreshing", "_held", "_poller"),
+    *("_own_lock", "_refreshing", "_held", "_poller"),
     *("_applied", "_fetcher", "_cooldown", "_warned"),
 }
 
@@ -69,6 +71,7 @@ class StateSubscriber:
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
         keyring: Takes signed states only. Default: the environment's, if it has one.
+        max_state_bytes: See `Settings`.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
 
@@ -89,6 +92,7 @@ class StateSubscriber:
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
         keyring: Keyring | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,18 +119,20 @@ class StateSubscriber:
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
         self._records = Records(self.keys, keyring or find_keyring())
+        self._max_state_bytes = max_state_bytes
         self._observers = checked(observers)
         self._clock = clock
         self._init_state()
 
     def _init_state(self) -> None:
-        self.name = self._name or f"{socket.gethostname()}:{os.getpid()}"
-        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self.name = self._name or f"{socket.gethostname()}:{self._pid}"
+        self._own_lock = threading.RLock()
         self._refreshing = False
         self._held: Version | None = None
         self._poller = Poller(self.store, self.keys, self._records, self.writer, self._clock)
         self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(self.store, self.keys)
+        self._fetcher = Fetcher(self.store, self.keys, self._max_state_bytes)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True
@@ -140,6 +146,17 @@ class StateSubscriber:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._init_state()
+
+    @property
+    def _lock(self) -> AbstractContextManager[bool]:
+        if self._pid != os.getpid():
+            # A fork may have copied the lock while another thread held it, and the receiver while
+            # it was being changed: the child begins anew, but for going back.
+            held = self._held
+            self._init_state()
+            if held is not None:
+                self._poller.reopen(held)
+        return self._own_lock
 
     @property
     def held(self) -> Version | None:
@@ -255,7 +272,7 @@ class StateSubscriber:
     def _next(self) -> Snapshot | None:
         operation = "poll"
         try:
-            for _ in range(_ATTEMPTS):
+            for attempts_left in reversed(range(_ATTEMPTS)):
                 operation = "poll"
                 timeout = self._first_timeout_s if self._first_poll else self._poll_timeout_s
                 self._first_poll = False
@@ -265,13 +282,12 @@ class StateSubscriber:
                     break
                 try:
                     snapshot = self._fetch(*choice, self._transfer_timeout_s)
-                except BlobMissingError as error:
-                    missing = error  # Superseded while we read: the newest is complete.
-                    continue
+                except BlobMissingError:
+                    if attempts_left:
+                        continue  # Superseded while we read: the newest is complete.
+                    raise
                 self._cooldown = Cooldown()
                 return snapshot
-            else:
-                raise missing
         except (StoreError, CodecError, SettingsError) as error:
             # SettingsError: a password file that is missing while it is being rotated.
             self._failed(operation, error)
@@ -334,7 +350,7 @@ class StateSubscriber:
         return True
 
     def _note(self, version: Version) -> None:
-        note = f"{version} {int(time.time() * 1000)}"
+        note = note_of(version, time.time_ns() // 1_000_000)
         self._tell(functools.partial(self.store.note_reader, self.keys, self.name, note))
 
     def _ask_for(self, digest: str) -> None:

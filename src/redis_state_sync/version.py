@@ -56,7 +56,9 @@ class Version:
             VersionError: If `text` is not two decimal integers joined by a dash.
         """
         if isinstance(text, bytes):
-            text = text.decode("ascii", "replace")
+            text = text[:64].decode("ascii", "replace")  # Longer than any version.
+        if not isinstance(text, str):
+            raise VersionError(f"a version is written as text, not as {type(text).__name__}")
         generation, dash, number = text.partition("-")
         digits = generation + number
         # isascii() as well: isdigit() alone is true for digits of other scripts.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,10 +39,27 @@ class Watchdog:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        _watching.add(self)
 
     def close(self) -> None:
         """Nothing is left to watch over."""
         self._process.kill()
         self._process.wait()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes this process's end of the pipe."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+_watching: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    """The child has a copy of the pipe's end, and may live longer than the driver."""
+    for watchdog in _watching:
+        watchdog.let_go()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

@@ -7,29 +7,31 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import fakeredis
 import pytest
 
 from redis_state_sync import open_store
-from redis_state_sync.embedded import EmbeddedServer, find_server
-from redis_state_sync.errors import SettingsError
+from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.store import Store
-from redis_state_sync.testing import FakeStateServer, skip_or_fail
+from redis_state_sync.testing import FakeStateServer
+from tests.contract.cluster import cluster
 from tests.contract.servers import (
+    WAIT,
     Authority,
     free_port,
     options,
     redis_binary,
     start,
     tls_server,
+    valkey_binary,
 )
 
-WAIT = 20.0
 _numbers = itertools.count()
 
 
@@ -67,7 +69,7 @@ class Backend:
                 for key in store._values
                 if f"{{{keys.namespace}}}" in key
             }
-        (names,) = run(store, ("KEYS", f"rss:{{{keys.namespace}}}:*"))
+        names = matching(store, f"rss:{{{keys.namespace}}}:*")
         return {n.decode(): run(store, ("PTTL", n))[0] / 1000 for n in names}
 
 
@@ -75,6 +77,20 @@ def run(store: Store, *commands: tuple[object, ...]) -> list:  # type: ignore[ty
     """Raw commands on the server of a store."""
     assert isinstance(store, RedisStore)
     return store._run("test", commands, WAIT)
+
+
+def matching(store: Store, pattern: str) -> list[bytes]:
+    """The keys of this form, on every node if it is a cluster."""
+    assert isinstance(store, RedisStore)
+    if not store._cluster:
+        (names,) = run(store, ("KEYS", pattern))
+        return list(names)
+    found = []
+    for address in store._cluster:
+        node = RedisStore(partial(store._make, address), "node")
+        found += matching(node, pattern)
+        node.close()
+    return found
 
 
 def said(error: BaseException) -> str:
@@ -122,12 +138,14 @@ def _debian_redis_tls(stack: ExitStack, protocol: int = 2) -> Callable[[], Store
     return lambda: open_store(f"rediss://{address}{asked}")
 
 
+def _cluster(stack: ExitStack, protocol: int = 2) -> Callable[[], Store]:
+    nodes = stack.enter_context(cluster())
+    return lambda: open_store(nodes.url(protocol=protocol))
+
+
 @contextmanager
 def _server() -> Iterator[EmbeddedServer]:
-    try:
-        find_server()
-    except SettingsError as error:
-        skip_or_fail(str(error))
+    valkey_binary()
     with EmbeddedServer(host="127.0.0.1", port=free_port()) as server:
         yield server
 
@@ -146,6 +164,8 @@ MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
     "valkey-tcp-resp3": lambda stack: _embedded(stack, 3, tcp=True),
     "valkey-unix": _embedded,
     "valkey-unix-resp3": lambda stack: _embedded(stack, 3),
+    "valkey-cluster": _cluster,
+    "valkey-cluster-resp3": lambda stack: _cluster(stack, 3),
     "debian-redis": _debian_redis,
     "debian-redis-tls": _debian_redis_tls,
     "debian-redis-tls-resp3": lambda stack: _debian_redis_tls(stack, 3),

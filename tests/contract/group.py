@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redis_state_sync.embedded import EmbeddedServer
-from tests.contract.conftest import WAIT
 from tests.contract.servers import (
+    WAIT,
     Authority,
     free_port,
     options,
@@ -22,25 +21,13 @@ from tests.contract.servers import (
     sentinel_binary,
     start,
     tls_lines,
+    until,
 )
 
 DATA_PASSWORD = "data-nodes-password"
 SENTINEL_PASSWORD = "sentinels-password"
 SERVICE = "mymaster"
 DOWN_AFTER_MS = 500
-
-
-def until(true: Callable[[], Any], what: str, timeout: float = WAIT) -> None:
-    """Waits for a condition; a server that does not answer yet has not met it."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        try:
-            if true():
-                return
-        except redis.RedisError:
-            pass
-        time.sleep(0.01)
-    raise AssertionError(f"{what}: not within {timeout:g} s")
 
 
 class Group:

@@ -1,4 +1,4 @@
-"""Debian's Redis, with TLS and as sentinel: each on loopback, in a folder of its own."""
+"""Real servers, with TLS and as sentinel: each on loopback, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,36 @@ import datetime
 import os
 import shutil
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+import redis
 import trustme
 
-from redis_state_sync.embedded import BINARY_ENV, EmbeddedServer
+from redis_state_sync.embedded import BINARY_ENV, EmbeddedServer, find_server
+from redis_state_sync.errors import SettingsError
 from redis_state_sync.testing import skip_or_fail
+
+WAIT = 20.0
+
+
+def until(true: Callable[[], Any], what: str, timeout: float = WAIT) -> None:
+    """Waits for a condition; a server that does not answer yet has not met it."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            if true():
+                return
+        except redis.RedisError:
+            pass
+        time.sleep(0.01)
+    raise AssertionError(f"{what}: not within {timeout:g} s")
 
 
 def redis_binary() -> Path:
@@ -27,6 +46,15 @@ def redis_binary() -> Path:
     return Path(str(found))
 
 
+def valkey_binary() -> Path:
+    """The server that `embedded://` starts; skips where there is none."""
+    try:
+        return find_server()
+    except SettingsError as error:
+        skip_or_fail(str(error))
+        raise
+
+
 def sentinel_binary(folder: Path) -> Path:
     """The same under the name by which it knows that it is a sentinel."""
     link = folder / "redis-sentinel"
@@ -34,10 +62,18 @@ def sentinel_binary(folder: Path) -> Path:
     return link
 
 
+def free_ports(count: int) -> list[int]:
+    """TCP ports of loopback that nobody listens on, none of them twice."""
+    with ExitStack() as stack:
+        listeners = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [int(listener.getsockname()[1]) for listener in listeners]
+
+
 def free_port() -> int:
     """A TCP port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def start(binary: Path, *config: str, port: int = 0, password: str | None = None) -> EmbeddedServer:

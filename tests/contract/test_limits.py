@@ -200,6 +200,41 @@ def clients(store: Any) -> int:
     return int(bytes(reply).split(b"connected_clients:")[1].split()[0])
 
 
+def test_restarted_readers_are_forgotten(start: Start) -> None:
+    """Of readers that come and go under ever new names, as restarted EnvRunners do, only those of
+    the last `ttl_s` are known to the server: C66, C67.
+    """
+    server = start()
+    store = open_store(server.url)
+    publisher = StatePublisher(open_store(server.url), "n", ttl_s=2.0, heartbeat_s=0.02)
+    publisher.publish({"number": 1}).wait(WAIT)
+    known = []
+    for number in range(200):
+        reader = StateSubscriber(
+            open_store(server.url), "n", name=f"host:{number}", poll_timeout_s=WAIT
+        )
+        assert reader.refresh(lambda s: None)
+        reader.close()
+        known.append(len(readers(store)))
+    living = StateSubscriber(open_store(server.url), "n", name="host:living", poll_timeout_s=WAIT)
+    deadline, number = time.monotonic() + WAIT, 1
+    while readers(store) != {b"host:living"} and time.monotonic() < deadline:
+        number += 1
+        publisher.publish({"number": number}).wait(WAIT)
+        living.refresh(lambda s: None)
+        time.sleep(0.05)
+    assert readers(store) == {b"host:living"}
+    assert max(known) > 1
+    assert publisher.stats.failures == {}
+    publisher.close()
+    living.close()
+    store.close()
+
+
+def readers(store: Any) -> set[bytes]:
+    return set(run(store, ("HKEYS", "rss:{n}:readers"))[0])
+
+
 def test_fetching_takes_little_memory(start: Start) -> None:
     """Fetching a state takes at most twice its size, in pieces or not: C69."""
     server = start()

@@ -8,9 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from redis_state_sync.errors import NotNewerError, StoreError
-from redis_state_sync.keys import Keys
+from redis_state_sync.errors import NotNewerError, StoreError, StoreReplyError
+from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.reader_notes import note_of
 from redis_state_sync.store import Entry, Store
 from redis_state_sync.version import Version
 from tests.contract.conftest import WAIT, Backend, run
@@ -133,6 +134,20 @@ def test_large_blobs(store: Store, keys: Keys) -> None:
         (received,) = store.get_blobs(keys, [digest], timeout=WAIT)
         assert received == data.tobytes()
     store.drop(keys, [], list(blobs), timeout=WAIT)
+
+
+@pytest.mark.not_for("fake", "memory")
+def test_blobs_longer_than_expected(store: Store, keys: Keys) -> None:
+    """Blobs of the length that a caller expects are read; much longer ones are not: C58, C69."""
+    blobs = {f"{i:032x}": bytes(100_000) for i in range(20)}
+    store.put_blobs(keys, blobs, **TTL)
+    expected = [*blobs.values(), None]
+    order = [*blobs, "f" * 32]
+    for _ in range(2):  # It can be used again.
+        assert store.get_blobs(keys, order, timeout=WAIT, limit=2_000_000) == expected
+        for limit in (0, 50_000, 1_800_000):
+            with pytest.raises(StoreReplyError, match="where at most"):
+                store.get_blobs(keys, order, timeout=WAIT, limit=limit)
 
 
 def test_writing_a_blob_twice(store: Store, keys: Keys) -> None:
@@ -275,6 +290,29 @@ def test_of_writers_that_race_one_wins(backend: Backend, keys: Keys) -> None:
     assert sorted(outcomes) == ["refused"] * (count - 1) + ["stored"]
 
 
+def test_forget_readers(store: Store, keys: Keys) -> None:
+    """Notes of readers that were not heard of for long go, as many as there are; others stay."""
+    now_ms = store.time_ms(timeout=WAIT)
+    store.forget_readers(keys, now_ms=now_ms, ttl_s=60.0, timeout=WAIT)  # where there are none
+    store.note_reader(keys, "gone", note_of(Version(1, 1), now_ms - 61_000), **TTL)
+    store.note_reader(keys, "unreadable", "note", **TTL)
+    store.note_reader(keys, "here", note_of(Version(1, 1), now_ms - 1000), **TTL)
+    store.ask_for_blob(keys, "a" * 32, **TTL)
+    for _ in range(2):
+        store.forget_readers(keys, now_ms=now_ms, ttl_s=60.0, timeout=WAIT)
+        assert readers(store, keys) == {"here", RESEND}
+    store.forget_readers(keys, now_ms=now_ms + 120_000, ttl_s=60.0, timeout=WAIT)
+    assert readers(store, keys) == {RESEND}
+    assert store.refresh(keys, [], **TTL) == {"a" * 32}
+
+
+def readers(store: Store, keys: Keys) -> set[str]:
+    if isinstance(store, MemoryStore):
+        return set(store._get(keys.readers) or {})
+    (names,) = run(store, ("HKEYS", keys.readers))
+    return {name.decode() for name in names}
+
+
 def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
     """No key of a namespace is immortal; each announcement refreshes the small ones: C30, C67."""
     store.put_blobs(keys, {"a" * 32: b"x"}, ttl_s=50, timeout=WAIT)
@@ -292,6 +330,19 @@ def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
     later = backend.expiries(keys)
     assert later[keys.versions] > 250
     assert later[keys.blob("a" * 32)] > 250
+
+
+def test_memory_forgets_what_expired() -> None:
+    """A store in memory frees what nobody asks for any more, as a server does: C67."""
+    now = 1000.0
+    store = MemoryStore(clock=lambda: now)
+    for number in range(100):
+        keys = Keys(f"trial/{number}")
+        store.put_blobs(keys, {"a" * 32: b"x"}, ttl_s=10, timeout=WAIT)
+        store.append(keys, Version(1, 1), b"m", ttl_s=10, timeout=WAIT)
+        store.note_reader(keys, "reader", "1-1 5", ttl_s=10, timeout=WAIT)
+        now += 5
+    assert len(store._values) == len(store._expiry) == 2 * 3
 
 
 # Expiry takes its time, and does not depend on how one connects.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -32,13 +33,19 @@ def test_library_needs_no_right_that_its_role_lacks(boot: Boot, protocol: int) -
     got: list[Snapshot] = []
     for _ in range(2):
         learner, runner = store(server, "learner", protocol), store(server, "runner", protocol)
+        server.client("root").hset("rss:{n}:readers", "gone", "1-1 5")
         publisher = StatePublisher(learner, "n", history=2, heartbeat_s=0.05)
         with contextlib.closing(publisher):
             reader = StateSubscriber(runner, "n", name="r", poll_timeout_s=5)
             for number in range(5):
                 publisher.publish({"rl_module/p": {"w": np.full(3, number)}}).wait(10)
                 assert reader.refresh(got.append)
-            # The heartbeat notices that everything went away, and brings it back.
+            # The heartbeat forgets who has not been heard of for long.
+            deadline = time.monotonic() + 10
+            while server.client("root").hkeys("rss:{n}:readers") != [b"r"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            # It notices that everything went away, and brings it back.
             root = server.client("root")
             root.delete(*root.keys("rss:*"))
             reader.forget()

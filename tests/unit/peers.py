@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import hiredis
+
 Handler = Callable[[socket.socket], None]
 
 
@@ -27,6 +29,22 @@ def saying(*replies: bytes) -> Handler:
     return handler
 
 
+def answering(reply: Callable[[list[bytes]], bytes]) -> Handler:
+    """Reads commands and answers each with what the function says; ends with an empty answer."""
+
+    def handler(connection: socket.socket) -> None:
+        reader = hiredis.Reader()
+        while data := connection.recv(65536):
+            reader.feed(data)
+            while (command := reader.gets()) is not False:
+                answer = reply(command)
+                if not answer:
+                    return
+                connection.sendall(answer)
+
+    return handler
+
+
 def slamming(connection: socket.socket) -> None:
     """Closes at once."""
 
@@ -43,6 +61,7 @@ def peer(handler: Handler) -> Iterator[str]:
                 handler(connection)
             except OSError:
                 pass
+        connections.remove(connection)
 
     def accept() -> None:
         while True:
@@ -60,6 +79,6 @@ def peer(handler: Handler) -> Iterator[str]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        for connection in connections:
+        for connection in list(connections):
             connection.close()
         thread.join(5)

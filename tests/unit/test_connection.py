@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import os
+import gc
 import pickle
-import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from redis_state_sync import StateSubscriber, errors, open_store
+from redis_state_sync import StateSubscriber, errors, open_store, redis_store
 from redis_state_sync.connection import Connector, make_pool
 from redis_state_sync.endpoint import parse_url
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.testing import EmbeddedServer, FakeStateServer
 from redis_state_sync.version import Version
+from tests.unit.forking import in_child
 from tests.unit.peers import Handler, peer, saying, silent, slamming
 from tests.unit.states import WAIT, publishing, state
 
@@ -83,6 +84,25 @@ def test_a_slow_transfer_is_not_given_up() -> None:
     with peer(dripping) as url:
         store = open_store(url, connect_timeout_s=0.1, poll_timeout_s=0.05, stall_timeout_s=WAIT)
         assert store.get_blobs(KEYS, ["0" * 32], timeout=WAIT) == [b"x" * 20]
+        store.close()
+
+
+def test_a_slow_upload_is_not_given_up() -> None:
+    """An upload may take longer than `stall_timeout_s`, as long as bytes go out."""
+
+    def thirsty(connection: socket.socket) -> None:
+        left = 8 << 20
+        while left > 0:
+            left -= len(connection.recv(256 << 10))
+            time.sleep(0.02)
+        connection.sendall(b"+OK\r\n:0\r\n")
+        silent(connection)
+
+    with peer(thirsty) as url:
+        store = open_store(url, stall_timeout_s=0.4)
+        blob = np.zeros(8 << 20, np.uint8)
+        took = seconds_of(lambda: store.put_blobs(KEYS, {"d": blob}, ttl_s=60, timeout=WAIT))
+        assert took > 0.5
         store.close()
 
 
@@ -166,6 +186,77 @@ def connected(store: Any) -> int:
     return int(bytes(reply).split(b"connected_clients:")[1].split()[0])
 
 
+def test_closing_ends_a_connection_in_use() -> None:
+    """A store that is closed during a call keeps no connection when the call ends: C84."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def waiting(connection: socket.socket) -> None:
+        connection.recv(65536)
+        asked.set()
+        assert answer.wait(WAIT)
+        connection.sendall(b"*2\r\n$1\r\n5\r\n$1\r\n0\r\n")
+        silent(connection)
+
+    with peer(waiting) as url:
+        store = open_store(url)
+        times: list[int] = []
+        thread = threading.Thread(target=lambda: times.append(store.time_ms(timeout=WAIT)))
+        thread.start()
+        assert asked.wait(WAIT)
+        store.close()
+        answer.set()
+        thread.join(WAIT)
+        assert times == [5000]
+        assert store._exchange._connector._idle is None  # type: ignore[attr-defined]
+
+
+def test_no_thread_to_connect_with(
+    redis_state_fake_server: FakeStateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no thread can be started the call fails, and a later one connects."""
+    store = open_store(redis_state_fake_server.url)
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(errors.StoreUnavailableError, match="can't start new thread"):
+            store.time_ms(timeout=WAIT)
+    assert store.time_ms(timeout=WAIT) > 0
+    store.close()
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_refused_state_is_let_go() -> None:
+    """What a server refuses is freed with the error, not when the garbage is collected: C61."""
+    with peer(saying(b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")) as url:
+        store = open_store(url)
+        data = np.zeros(100_000, np.uint8)
+        freed = weakref.ref(data)
+        gc.disable()
+        try:
+            with pytest.raises(errors.StoreFullError):
+                store.put_blobs(KEYS, {"0" * 32: data}, ttl_s=60, timeout=WAIT)
+            del data
+            assert freed() is None
+        finally:
+            gc.enable()
+        store.close()
+
+
+def test_a_hanging_server_is_left_early() -> None:
+    """A learner that has a minute for a version does not spend it on one small answer: C76."""
+    with peer(silent) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("redis_state_sync.redis_store.REPLY_TIMEOUT_S", 0.1)
+        store = open_store(url)
+        for ask in (store.newest, store.pins):
+            started = time.monotonic()
+            with pytest.raises(errors.StoreTimeoutError):
+                ask(KEYS, timeout=60.0)
+            assert time.monotonic() - started < MUCH_TOO_LONG
+        store.close()
+
+
 def test_connecting_goes_on_in_the_background() -> None:
     """Who gives up waiting for a slow connection finds it ready the next time: C74."""
     go_on = threading.Event()
@@ -213,21 +304,6 @@ def test_a_poll_does_not_wait_for_another_threads_transfer() -> None:
         assert not thread.is_alive()
 
 
-def in_child(work: Callable[[], None]) -> int:
-    """Runs `work` in a forked child; its exit status."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            signal.alarm(30)
-            logging.disable()
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 # Forking with threads is what is under test.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork(redis_state_server: EmbeddedServer) -> None:
@@ -259,7 +335,11 @@ def test_fork_while_another_thread_holds_the_store(redis_state_server: EmbeddedS
     store = open_store(redis_state_server.url)
     store.time_ms(timeout=WAIT)
     with store._exchange._lock:  # type: ignore[attr-defined]
-        assert in_child(lambda: store.time_ms(timeout=10.0) and None) == 0
+        assert in_child(lambda: store.time_ms(timeout=10.0)) == 0
+        # and not out of closing it, with the lock of its connections held as well
+        with store._exchange._connector._lock:  # type: ignore[attr-defined]
+            assert in_child(store.close) == 0
+    assert store.time_ms(timeout=WAIT) > 0
 
 
 def test_pickle_travels_without_connection(redis_state_server: EmbeddedServer) -> None:
@@ -388,8 +468,14 @@ def test_connector_forgets_a_failed_attempt() -> None:
         connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - as redis-py has it
 
     connector = Connector(FakePool, "here")
-    with pytest.raises(OSError, match="first"):
-        connector.acquire(WAIT)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="first"):
+            connector.acquire(WAIT)
+        assert gc.collect() == 0  # and leaves nothing to the garbage collector
+    finally:
+        gc.enable()
     connection, fresh = connector.acquire(WAIT)
     assert fresh
     connector.release(connection)
@@ -406,5 +492,46 @@ def test_a_learner_fails_at_start() -> None:
             publishing(store, connect_timeout_s=0.2) as publisher,
         ):
             publisher.publish(state(1))
+        assert time.monotonic() - started < MUCH_TOO_LONG
+        store.close()
+
+
+def test_replies_never_get_out_of_step() -> None:
+    """A reply too many, or one of another command, costs the connection and nothing more."""
+
+    def one_too_many(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"*2\r\n$1\r\n7\r\n$1\r\n0\r\n*2\r\n$1\r\n8\r\n$1\r\n0\r\n")
+        silent(connection)
+
+    def another_ones(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b":1\r\n")
+        connection.recv(65536)
+        connection.sendall(b"*2\r\n$1\r\n8\r\n$1\r\n0\r\n")
+        silent(connection)
+
+    with peer(one_too_many) as url:
+        store = open_store(url)
+        assert [store.time_ms(timeout=WAIT) for _ in range(3)] == [7000] * 3
+        store.close()
+    with peer(another_ones) as url:
+        store = open_store(url)
+        for _ in range(3):
+            with pytest.raises(errors.StoreReplyError):
+                store.time_ms(timeout=WAIT)
+        store.close()
+
+
+def test_a_poll_that_is_never_answered_does_not_take_a_publishers_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looking at what is stored ends long before the time that a whole publish has."""
+    monkeypatch.setattr(redis_store, "REPLY_TIMEOUT_S", 0.1)
+    with peer(silent) as url:
+        store = open_store(url)
+        started = time.monotonic()
+        with pytest.raises(errors.StoreTimeoutError):
+            store.newest(KEYS, timeout=60.0)
         assert time.monotonic() - started < MUCH_TOO_LONG
         store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -158,6 +159,40 @@ def test_a_server_that_does_not_start(redis_state_server: EmbeddedServer, tmp_pa
         pytest.raises(errors.StoreUnavailableError, match=r"[Aa]ddress already in use|bind"),
     ):
         EmbeddedServer(host="127.0.0.1", port=int(_port_of(taken)))
+
+
+@pytest.mark.parametrize("error", [OSError("no more processes"), KeyboardInterrupt()])
+def test_a_start_that_is_cut_short(
+    error: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    redis_state_server: EmbeddedServer,
+) -> None:
+    """Whatever goes wrong while a server starts, no process and no folder is left."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    started: list[int] = []
+
+    def fails(pid: int, *_: object, **__: object) -> None:
+        started.append(pid)
+        raise error
+
+    monkeypatch.setattr("redis_state_sync.embedded.short_temp_dir", lambda: tmp_path)
+    monkeypatch.setattr("redis_state_sync.embedded.Watchdog", fails)
+    with pytest.raises(type(error)):
+        EmbeddedServer(socket_path=redis_state_server.socket_path.with_name("other.sock"))
+    assert not alive(started[0])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dropped_server_ends() -> None:
+    """A server that nobody refers to ends, and its folder goes."""
+    server = EmbeddedServer()
+    pid, folder = server.pid, server.socket_path.parent
+    assert pid is not None
+    del server
+    gc.collect()
+    assert not alive(pid)
+    assert not folder.exists()
 
 
 def _port_of(server: EmbeddedServer) -> str:

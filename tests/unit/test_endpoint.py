@@ -49,6 +49,13 @@ SECRET = "hunter2"
          Endpoint("redis+sentinel", (("h1", 1), ("h2", 26379)), service="svc", db=5)),
         ("rediss+sentinel://[::1],h2/svc",
          Endpoint("rediss+sentinel", (("::1", 26379), ("h2", 26379)), service="svc")),
+        ("redis+cluster://h1:7000,h2/", Endpoint("redis+cluster", (("h1", 7000), ("h2", 6379)))),
+        ("redis+cluster://me:pw@h/0",
+         Endpoint("redis+cluster", (("h", 6379),), username="me", password="pw")),
+        ("redis+cluster://", Endpoint("redis+cluster", (("localhost", 6379),))),
+        ("rediss+cluster://[::1]:7,[fe80::1]?protocol=3&ssl_ca_certs=x&db=0",
+         Endpoint("rediss+cluster", (("::1", 7), ("fe80::1", 6379)),
+                  options={"protocol": "3", "ssl_ca_certs": "x"})),
         ("memory://", Endpoint("memory", path="default")),
         ("memory://a/b", Endpoint("memory", path="a/b")),
         ("embedded://", Endpoint("embedded")),
@@ -64,7 +71,7 @@ def test_valkeys_is_encrypted() -> None:
     """The schemes with an s, and only these, are encrypted."""
     assert {s for s in SCHEMES if parse_url(f"{s}://h:1/x" if "sentinel" in s else
             "unix:///s" if s == "unix" else f"{s}://h:1").tls} == {
-        "rediss", "valkeys", "rediss+sentinel"
+        "rediss", "valkeys", "rediss+sentinel", "rediss+cluster"
     }  # fmt: skip
 
 
@@ -99,6 +106,15 @@ def test_valkeys_is_encrypted() -> None:
         (f"redis://u:{SECRET}@h1:1,h2:2", "several hosts.*sentinel"),
         (f"redis://u:{SECRET}@h\\x", "parsed"),
         (f"redis+sentinel://u:{SECRET}@h1", "service's name"),
+        (f"redis+cluster://u:{SECRET}@h/1", "is for database 0 only: leave the 1 out"),
+        (f"rediss+cluster://u:{SECRET}@h1,h2?db=3", "is for database 0 only: leave the 3 out"),
+        (f"redis+cluster://u:{SECRET}@h/x", "number"),
+        (f"redis+cluster://u:{SECRET}@h/0/0", "too many"),
+        (f"redis+cluster://u:{SECRET}@h1,h2:x", "port"),
+        (f"redis+cluster://u:{SECRET}@h1,h2,", "comma without a host"),
+        (f"redis+sentinel://u:{SECRET}@h1,,h2/svc", "comma without a host"),
+        (f"redis+cluster://u:{SECRET}@h?ssl_ca_certs=x", "rediss"),
+        (f"redis+cluster://u:a/{SECRET}@h", "%2F"),
         (f"unix://u:{SECRET}@relative", "absolute"),
         (f"memory://u:{SECRET}@x", "no user"),
         (f"memory://x?password={SECRET}", "no user"),
@@ -182,6 +198,8 @@ def dumped(endpoint: Endpoint) -> bytes:
         (f"rediss://:{SECRET}@[::1]:1/2?ssl_cert_reqs=none", "rediss://[::1]:1/2"),
         (f"unix://:{SECRET}@/run/s", "unix:///run/s"),
         (f"redis+sentinel://:{SECRET}@a,b:1/svc", "redis+sentinel://a:26379,b:1/svc/0"),
+        (f"redis+cluster://me:{SECRET}@a,b:1", "redis+cluster://me@a:6379,b:1"),
+        (f"rediss+cluster://:{SECRET}@[::1]?protocol=3", "rediss+cluster://[::1]:6379"),
         ("memory://x", "memory://x"),
         (f"embedded://:{SECRET}@h:5", "embedded://h:5"),
     ],
@@ -191,3 +209,15 @@ def test_describe(url: str, shown: str) -> None:
     endpoint = parse_url(url)
     assert endpoint.describe() == shown
     assert SECRET not in repr(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis+cluster://me:pw@h1,h2?protocol=3", "redis://me:pw@n:7000?protocol=3"),
+        ("rediss+cluster://h?ssl_ca_certs=x", "rediss://n:7000?ssl_ca_certs=x"),
+    ],
+)
+def test_a_node_of_a_cluster(url: str, expected: str) -> None:
+    """A node is reached as the cluster is: same user, password, protocol and TLS: C79."""
+    assert parse_url(url).at(("n", 7000)) == parse_url(expected)

@@ -28,6 +28,10 @@ WHERE = "redis://host:6379/0"
         (redis.BusyLoadingError("loading"), errors.StoreLoadingError, "loading"),
         (exceptions.MasterDownError("down"), errors.StoreUnavailableError, "network"),
         (redis.ResponseError("CLUSTERDOWN no"), errors.StoreUnavailableError, "network"),
+        (exceptions.ClusterDownError("no"), errors.StoreUnavailableError, "network"),
+        (exceptions.TryAgainError("later"), errors.StoreUnavailableError, "network"),
+        (exceptions.MovedError("1 h:1"), errors.StoreError, "server"),
+        (exceptions.AskError("1 h:1"), errors.StoreError, "server"),
         (redis.ResponseError("ERR something"), errors.StoreError, "server"),
         (redis.ResponseError(""), errors.StoreError, "server"),
     ],
@@ -39,6 +43,21 @@ def test_replies(error: Exception, cls: type, category: str) -> None:
         assert ours.category == category
         assert WHERE in str(ours)
         assert "poll" in str(ours)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (exceptions.ClusterDownError("no"), "CLUSTERDOWN no"),
+        (redis.ResponseError("CLUSTERDOWN no"), "CLUSTERDOWN no"),
+        (exceptions.MovedError("1 h:1"), "MOVED 1 h:1"),
+        (exceptions.AskError("1 h:1"), "ASK 1 h:1"),
+        (exceptions.ReadOnlyError("replica"), "READONLY replica"),
+    ],
+)
+def test_codes_are_shown(error: Exception, says: str) -> None:
+    """The code that redis-py takes off an error reply is in the message, once: C5."""
+    assert f"refused: {says} (" in str(reply_error(error, "poll", WHERE))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +88,14 @@ def test_tls_behind_a_connection_error() -> None:
     error = redis.ConnectionError("Error 1 connecting")
     error.__cause__ = ssl.SSLCertVerificationError("hostname mismatch")
     assert type(translated(error, "poll", WHERE)) is errors.StoreTLSError
+
+
+def test_a_primary_that_was_demoted_behind_sentinels() -> None:
+    """READONLY behind sentinels is told as such; redis-py makes a network error of it."""
+    error = redis.ConnectionError("The previous master is now a slave")
+    ours = translated(error, "publish", "redis+sentinel://h:1/mymaster/0")
+    assert type(ours) is errors.StoreReadOnlyError
+    assert "primary" in str(ours)
 
 
 def test_settings_errors_stay() -> None:

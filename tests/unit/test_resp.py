@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import AT_ONCE, pack, parts
 
 arguments = st.one_of(
     st.text(max_size=20), st.integers(), st.binary(max_size=50), st.just(bytes(range(256)) * 160)
@@ -35,6 +35,17 @@ def test_large_buffers_go_out_uncopied() -> None:
     assert len(chunks) == 3
     assert chunks[1].obj is array
     assert b"".join(chunks) == expected(("SET", "k", array.tobytes(), "EX", 5))
+
+
+def test_no_more_than_a_little_at_once() -> None:
+    """Large buffers are handed out in small parts, uncopied; small ones as they are."""
+    array = np.arange(1 << 18, dtype=np.uint8)
+    chunks = pack("SET", "k", array)
+    given_out = list(parts(chunks))
+    assert b"".join(given_out) == b"".join(chunks)
+    assert max(map(len, given_out)) == AT_ONCE
+    assert given_out[0] is chunks[0]
+    assert given_out[1].obj is array
 
 
 def test_views_are_measured_in_bytes() -> None:

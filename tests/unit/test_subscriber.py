@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import threading
 
@@ -17,9 +18,11 @@ from redis_state_sync import (
     Version,
     open_store,
 )
+from redis_state_sync.errors import StoreUnavailableError
 from redis_state_sync.events import Applied, Failed, Fetched, Polled
 from redis_state_sync.memory_store import MemoryStore
-from redis_state_sync.testing import ScriptedStore
+from redis_state_sync.testing import EmbeddedServer, ScriptedStore
+from tests.unit.forking import in_child
 from tests.unit.states import WAIT, Clock, Reader, number_in, publishing, state
 
 
@@ -369,6 +372,78 @@ def test_travels_without_progress() -> None:
     assert subscriber.held == Version(3, 3)
     named = pickle.loads(pickle.dumps(StateSubscriber(open_store("redis://h"), "n", name="me")))
     assert named.name == "me"
+
+
+# Forking with threads is what is under test.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_of_a_refresh(redis_state_server: EmbeddedServer) -> None:
+    """A child forked while another thread applies a version is not locked out, and begins anew,
+    with the version that its parent held or a newer one: C90.
+    """
+    with publishing(open_store(redis_state_server.url)) as publisher:
+        subscriber = StateSubscriber(open_store(redis_state_server.url), "n", poll_timeout_s=WAIT)
+        first = publisher.publish(state(1)).wait(WAIT)
+        subscriber.refresh(lambda s: None)
+        second = publisher.publish(state(2)).wait(WAIT)
+        applying, go_on = threading.Event(), threading.Event()
+
+        def apply(snapshot: Snapshot) -> None:
+            applying.set()
+            assert go_on.wait(WAIT)
+
+        def child() -> None:
+            snapshot = subscriber.refresh(lambda s: None)
+            assert snapshot is not None
+            assert subscriber.held == snapshot.version == second
+            assert number_in(snapshot) == 2
+            assert snapshot.changed == set(snapshot)  # Its parent's may be applied by half.
+            assert subscriber.name.endswith(f":{os.getpid()}")
+
+        thread = threading.Thread(target=subscriber.refresh, args=(apply,))
+        thread.start()
+        assert applying.wait(WAIT)
+        try:
+            assert in_child(child) == 0
+            assert subscriber.held == first
+        finally:
+            go_on.set()
+            thread.join(WAIT)
+        assert subscriber.held == second
+        subscriber.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_does_not_go_back(redis_state_server: EmbeddedServer) -> None:
+    """A forked child takes no version older than its parent's after the store lost it: C10, C90."""
+    store = open_store(redis_state_server.url)
+    subscriber = StateSubscriber(store, "n", poll_timeout_s=WAIT)
+    with publishing(open_store(redis_state_server.url)) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        newest = publisher.publish(state(2)).wait(WAIT)
+        subscriber.refresh(lambda s: None)
+        store.drop(publisher.keys, [newest], [], timeout=WAIT)
+
+        def child() -> None:
+            assert subscriber.refresh(lambda s: None) is None
+
+        assert in_child(child) == 0
+    subscriber.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_memory_is_not_shared_with_a_child() -> None:
+    """A store in memory says so in a forked child, where no new version would ever come: C90."""
+    store = MemoryStore("mine")
+    subscriber = StateSubscriber(store, "n")
+
+    def child() -> None:
+        with pytest.raises(StoreUnavailableError, match="memory://mine lives in one process"):
+            subscriber.poll()
+        assert subscriber.refresh(lambda s: None) is None
+
+    with store._own_lock:
+        assert in_child(child) == 0
+    assert subscriber.poll() is None
 
 
 def test_fetch_moves_nothing(store: ScriptedStore) -> None:

@@ -84,6 +84,7 @@ class RedisEnvRunnerMixin(_EnvRunner):
             poll_timeout_s=settings.poll_timeout_s,
             first_timeout_s=settings.connect_timeout_s,
             transfer_timeout_s=settings.transfer_timeout_s,
+            max_state_bytes=settings.max_state_bytes,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
             keyring=find_keyring(required=settings.signed),

@@ -87,6 +87,7 @@ class LearnerSync:
                 connect_timeout_s=settings.connect_timeout_s,
                 transfer_timeout_s=settings.transfer_timeout_s,
                 keyring=find_keyring(required=settings.signed),
+                max_state_bytes=settings.max_state_bytes,
             )
             try:
                 self._log_start()
@@ -149,8 +150,10 @@ class LearnerSync:
 
     def close(self) -> None:
         """Stores what is still waiting, ends the publisher, and the embedded server if any."""
-        self.publisher.close()
-        self._stop_server()
+        try:
+            self.publisher.close()
+        finally:
+            self._stop_server()
 
     def _removed_modules(self) -> list[str]:
         """Components of modules that the Algorithm has no more, see `Algorithm.remove_module`."""
@@ -257,9 +260,11 @@ class LearnerSync:
 
 
 def _close(publisher: StatePublisher, server: Any) -> None:
-    publisher.close(timeout=0.5)
-    if server is not None:
-        server.stop()
+    try:
+        publisher.close(timeout=0.5)
+    finally:
+        if server is not None:
+            server.stop()
 
 
 def _check_env_runner_class(cls: type) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from redis_state_sync.errors import StoreTimeoutError
 from redis_state_sync.keys import Keys
-from redis_state_sync.store import Entry, Store
+from redis_state_sync.store import LARGEST_FETCH, Entry, Store
 from redis_state_sync.version import Version
 
 T = TypeVar("T")
@@ -110,7 +110,8 @@ class ScriptedStore:
             self._changed.notify_all()
             self._changed.wait_for(lambda: operation not in self._paused)
             if self._down is not None:
-                raise self._down
+                # Without the frames of earlier callers, which would add up.
+                raise self._down.with_traceback(None)
             if self._errors.get(operation):
                 raise self._errors[operation].pop(0)
         seconds = self._delays.get(operation, 0.0)
@@ -185,11 +186,18 @@ class ScriptedStore:
         )
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
         """As the inner store's, but for what `corrupt` and `lose_blob` were told."""
         blobs = self._call(
-            "get_blobs", timeout, lambda: self.inner.get_blobs(keys, digests, timeout=timeout)
+            "get_blobs",
+            timeout,
+            lambda: self.inner.get_blobs(keys, digests, timeout=timeout, limit=limit),
         )
         return [self._as_told(d, blob) for d, blob in zip(digests, blobs, strict=True)]
 
@@ -213,6 +221,14 @@ class ScriptedStore:
             "note_reader",
             timeout,
             lambda: self.inner.note_reader(keys, reader, note, ttl_s=ttl_s, timeout=timeout),
+        )
+
+    def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "forget_readers",
+            timeout,
+            lambda: self.inner.forget_readers(keys, now_ms=now_ms, ttl_s=ttl_s, timeout=timeout),
         )
 
     def close(self) -> None:
