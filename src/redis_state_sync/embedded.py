@@ -126,6 +126,7 @@ class EmbeddedServer:
         try:
             self._config.touch(mode=0o600)
             self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            del password, requirepass, lines  # Printers that show local variables would show it.
             self.start()
         except BaseException:
             self.stop()

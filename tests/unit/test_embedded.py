@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_started_means_listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", str(script))
     with EmbeddedServer() as server, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(server.socket_path))
+
+
+def test_no_local_variable_shows_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that does not start shows no password to printers of local variables."""
+    monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", "/bin/false")
+    secret = "hunter2"
+    with pytest.raises(errors.StoreUnavailableError, match="did not start") as caught:
+        EmbeddedServer(password=secret)
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+    assert frames
+    assert secret not in repr(frames)
 
 
 def test_stop_leaves_nothing(redis_state_server: EmbeddedServer) -> None:
