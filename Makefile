@@ -69,6 +69,12 @@ model: $(STAMP) ## search longer for an order of events that breaks a promise (m
 soak: $(STAMP) ## kill, freeze, cut, fill and damage for half an hour: ARGS="--seconds 3600 --seed 7"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
+FUZZ_SECONDS ?= 600
+.PHONY: fuzz
+fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECONDS=60 make fuzz)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

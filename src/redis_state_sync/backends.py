@@ -24,13 +24,13 @@ def resolve_endpoint(settings: Settings) -> Endpoint:
     Raises:
         SettingsError: If neither names one, or REDIS_STATE_SYNC_URL can not be parsed.
     """
-    url = settings.url if settings.url is not None else os.environ.get(URL_ENV)
-    if not url:
+    if settings.url is None and not os.environ.get(URL_ENV, "").strip():
         raise SettingsError(
             f"no store URL: pass url='redis://host:6379/0', or set {URL_ENV} in the environment "
             "of the driver and of every EnvRunner"
         )
-    return parse_url(url)
+    # No variable holds it: printers that show local variables would show its password.
+    return parse_url(os.environ[URL_ENV] if settings.url is None else settings.url)
 
 
 def open_store(url: str | None = None, **settings: Any) -> Store:

@@ -25,6 +25,9 @@ class Blob:
         self._algorithm = algorithm
         self._view = memoryview(data)  # type: ignore[arg-type] # an array is a buffer
 
+    def __len__(self) -> int:
+        return len(self._view)
+
     def _cuts(self) -> Iterator[memoryview]:
         for start in range(0, len(self._view), PIECE_BYTES):
             yield self._view[start : start + PIECE_BYTES]

@@ -154,6 +154,8 @@ class Nodes:
         with self._lock:
             if slot is not None:
                 self._owners[slot] = address
+            if address == self._order[0]:
+                return
             if address in self._order:
                 self._order.remove(address)
             self._order.insert(0, address)

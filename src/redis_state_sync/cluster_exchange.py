@@ -25,6 +25,8 @@ from redis_state_sync.errors import (
     StoreUnavailableError,
 )
 from redis_state_sync.exchange import Batch, Exchange, converse, is_demoted
+from redis_state_sync.frames import ReplyTooLargeError
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import shown, translated
 
 MAX_REDIRECTS = 5
@@ -140,8 +142,11 @@ class ClusterExchange(Exchange):
                 return connection, converse(
                     connection, replace(batch, packed=requests), fresh=fresh
                 )
+            except ReplyTooLargeError:
+                raise
             except Exception as error:
-                if fresh or not isinstance(error, (redis.ConnectionError, OSError)):
+                closed = isinstance(error, (redis.ConnectionError, OSError))
+                if fresh or not closed or isinstance(error, TimeoutError):
                     self._lose(node, error, batch, lost)
                     return None
 
@@ -213,7 +218,8 @@ class AnyNode:
             pool = self._make(node)
             share = pool.connection_kwargs["socket_connect_timeout"] / len(candidates)
             limits = {"socket_connect_timeout": share, "socket_timeout": share}
-            connection = pool.connection_class(**{**pool.connection_kwargs, **limits})
+            make = guarded(pool.connection_class)
+            connection = make(**{**pool.connection_kwargs, **limits})
             try:
                 connection.connect()
                 return connection

@@ -10,6 +10,15 @@ Buffers start at multiples of 64 bytes, so that arrays can be used in place. Not
 Lossless for None, bool, int (any size), float, str, bytes, list, tuple, dict with str, int or None
 keys (an OrderedDict arrives as a dict), numpy arrays of every plain dtype and numpy scalars, and
 torch tensors (by their bits, on the CPU, without gradient). Other types: `register_type`.
+
+What a blob of unknown origin can cost, all in proportion to its own length:
+
+- Header: msgpack of at most `MAX_HEADER_BYTES` and `MAX_ITEMS` items, without extension types and
+  maps other than those of dtypes; nested at most 100 levels deep.
+- Buffers: every array's is there in full, and no two nodes share one.
+- Memory: at most 5 times the blob, 128 bytes more for each item, and 2 MiB.
+- Time: at most a few microseconds for each byte of the header; inflating what may be a packed
+  array, at most 64 MiB in all; no dict whose keys can be made to collide.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ import numpy as np
 from redis_state_sync.errors import DecodeError, EncodeError
 from redis_state_sync.tree_reader import TreeReader
 from redis_state_sync.tree_writer import TreeWriter
-from redis_state_sync.untrusted import unpack
+from redis_state_sync.untrusted import MAX_ITEMS, has_more_items, unpack
 from redis_state_sync.wire import Buffer, aligned, register_type
 
 __all__ = ["Buffer", "decode", "encode", "register_type"]
@@ -52,6 +61,8 @@ def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
     header = msgpack.packb(writer.node(tree, path, 0), use_bin_type=True)
     if len(header) > MAX_HEADER_BYTES:
         raise EncodeError(f"{path}: more than {MAX_HEADER_BYTES} bytes outside of arrays")
+    if has_more_items(header, MAX_ITEMS):
+        raise EncodeError(f"{path}: more than {MAX_ITEMS} values outside of arrays: use arrays")
     start = aligned(_PREFIX.size + len(header))
     blob = np.empty(start + writer.size, np.uint8)
     blob[:start] = 0
@@ -74,8 +85,7 @@ def decode(data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool 
         guard_packed: Refuse texts and buffers that RLlib's array loader would load.
 
     Raises:
-        DecodeError: If `data` is not a well-formed blob. Memory taken before that is bounded by a
-            small multiple of ``len(data)``.
+        DecodeError: If `data` is not a well-formed blob.
     """
     view = memoryview(data).cast("B")  # type: ignore[arg-type] # an array is a buffer
     if len(view) < _PREFIX.size:

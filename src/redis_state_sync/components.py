@@ -7,6 +7,23 @@ ENV_TO_MODULE_CONNECTOR = "env_to_module_connector"
 MODULE_TO_ENV_CONNECTOR = "module_to_env_connector"
 COUNTERS = "counters"
 
+MAX_NAME_LENGTH = 512
+
+
+def is_name(name: object) -> bool:
+    """Whether this can be a component's name.
+
+    Names are shown in logs and may become those of files elsewhere: 1 to 512 printable characters
+    that do not begin with a slash, and no ``..`` between slashes.
+    """
+    return (
+        type(name) is str
+        and 0 < len(name) <= MAX_NAME_LENGTH
+        and name.isprintable()
+        and not name.startswith("/")
+        and ".." not in name.split("/")
+    )
+
 
 def rl_module(module_id: str) -> str:
     """The component of one RLModule."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +18,15 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
+try:
+    from redis.maint_notifications import MaintNotificationsConfig
+except ImportError:  # redis-py 6
+    MaintNotificationsConfig = None  # type: ignore[assignment,misc]
+
 from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import connecting_hint
 from redis_state_sync.sentinels import Sentinels
 
@@ -33,6 +40,17 @@ _NO_CLIENT_SETINFO: dict[str, Any] = (
     if "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
+
+# Since redis-py 7 RESP3 connections also ask to be told of maintenance: another round trip, another
+# right, and an error on Unix sockets.
+_NO_NOTIFICATIONS: dict[str, Any] = (
+    {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    if MaintNotificationsConfig is not None
+    else {}
+)
+
+# More than half, so that with the usual 2 s a lost SYN, sent again after 1 s, still arrives.
+_SHARE_OF_AN_ADDRESS = 0.6
 
 
 def make_pool(
@@ -56,13 +74,19 @@ def make_pool(
         credentials = from_environment if from_environment.available() else None
     common: dict[str, Any] = {
         "socket_timeout": connect_timeout_s,
-        "socket_connect_timeout": connect_timeout_s,
+        # A name may have several addresses, of which the first is dead: the next has its turn yet.
+        "socket_connect_timeout": connect_timeout_s * _SHARE_OF_AN_ADDRESS,
         "retry": Retry(NoBackoff(), 0),
         "protocol": int(endpoint.options.get("protocol", "2")),
         **_NO_CLIENT_SETINFO,
     }
     tls = _tls_options(endpoint) if endpoint.tls else {}
-    own = {**common, "db": endpoint.db, "credential_provider": credentials}
+    own = {
+        **common,
+        **_NO_NOTIFICATIONS,
+        "db": endpoint.db,
+        "credential_provider": credentials,
+    }
     if endpoint.scheme == "unix":
         return redis.ConnectionPool(
             connection_class=redis.UnixDomainSocketConnection, path=endpoint.path, **own
@@ -130,15 +154,23 @@ class Connector:
 
         Raises:
             StillConnectingError: If none is ready within `timeout` seconds.
+            StoreUnavailableError: If the interpreter is about to end.
             Exception: Whatever the attempt to connect failed with.
         """
         with self._lock:
             if self._pid != os.getpid():
                 self._forget()
             if self._idle is not None:
-                self._lent, self._idle = self._idle, None
-                return self._lent, False
+                connection, self._idle = self._idle, None
+                # redis-py would connect a closed one anew on the caller's time.
+                if getattr(connection, "_sock", True) is not None:
+                    self._lent = connection
+                    return connection, False
             if self._attempt is None:
+                if sys.is_finalizing():  # A thread would never begin to run.
+                    raise StoreUnavailableError(
+                        f"{self._where}: not connecting while the interpreter shuts down"
+                    )
                 self._attempt = self._begin_attempt()
             attempt = self._attempt
         try:
@@ -217,7 +249,7 @@ class Connector:
                 pool = self._pool
             # Not pool.make_connection(): it counts every attempt, failed ones too, and refuses for
             # good after max_connections (100 by default) of them.
-            connection = pool.connection_class(**pool.connection_kwargs)
+            connection = guarded(pool.connection_class)(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
             attempt.set_exception(_without_frames(error))
@@ -242,13 +274,6 @@ def _without_frames(error: BaseException) -> BaseException:
 def _disconnect(attempt: Future[Connection]) -> None:
     if attempt.exception() is None:
         attempt.result().disconnect()
-
-
-def set_timeout(connection: Connection, seconds: float) -> None:
-    """Bounds the next socket operations. (fakeredis' sockets never wait and have no such limit.)"""
-    settimeout = getattr(getattr(connection, "_sock", None), "settimeout", None)
-    if settimeout is not None:
-        settimeout(max(seconds, 0.001))
 
 
 def remaining(deadline: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.endpoint import Endpoint, parse_url
 from redis_state_sync.errors import SettingsError
 
 URL_ENV = "REDIS_STATE_SYNC_URL"
@@ -71,13 +72,28 @@ class EnvironmentCredentials:
         path = os.environ.get(self._file_env)
         if path:
             try:
-                return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+                # Some editors begin a file with a byte order mark, which is no part of a password.
+                password = Path(path).read_text(encoding="utf-8-sig").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise SettingsError(
                     f"{self._file_env} names {path!r}, which can not be read "
                     f"({type(error).__name__})"
                 ) from None
+            if not password:
+                raise SettingsError(f"{self._file_env} names {path!r}, which is empty")
+            return password
         return os.environ.get(self._password_env) or self._endpoint.password
+
+
+def with_password(endpoint: Endpoint) -> Endpoint:
+    """An endpoint that came from another process, with the password of this process's URL."""
+    if endpoint.password is not None or not os.environ.get(URL_ENV):
+        return endpoint
+    try:
+        own = parse_url(os.environ[URL_ENV])
+    except SettingsError:
+        return endpoint  # It may be given as a setting and have nothing to do with the variable.
+    return own if replace(own, password=None) == endpoint else endpoint
 
 
 class SentinelCredentials(EnvironmentCredentials):

@@ -10,8 +10,12 @@ import numpy as np
 from redis_state_sync.errors import DecodeError, EncodeError
 
 # Plain kinds only: bool, ints, floats, complex, datetimes, bytes, str, raw void. Never objects.
-_PLAIN = re.compile(r"[<>|](?:[biufcSUV][0-9]{1,9}|[Mm]8(?:\[[0-9]{0,6}[A-Za-z]{1,7}\])?)\Z")
+# numpy ends the process with a division by zero when it casts to times in steps of 0 seconds.
+_TIME = r"[Mm]8(?:\[(?:[1-9][0-9]{0,5})?[A-Za-z]{1,7}\])?"
+_PLAIN = re.compile(rf"[<>|](?:[biufcSUV][0-9]{{1,9}}|{_TIME})\Z")
 MAX_FIELDS = 1024
+MAX_FIELD_NAME = 256
+MAX_NESTING = 8
 MAX_DIMENSIONS = 32
 
 
@@ -21,6 +25,10 @@ def describe_dtype(dtype: np.dtype[Any]) -> Any:
     Raises:
         EncodeError: If the dtype holds Python objects, has no size, or can not be restored.
     """
+    if dtype.kind == "T":
+        raise EncodeError(
+            "arrays of StringDType can not be published: give them a length, as in .astype('U64')"
+        )
     if dtype.hasobject:
         raise EncodeError("arrays of Python objects can not be published")
     if dtype.itemsize == 0:
@@ -46,51 +54,66 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     return {"columns": columns, "itemsize": dtype.itemsize, "aligned": bool(dtype.isalignedstruct)}
 
 
-def restore_dtype(described: Any, depth: int = 0) -> np.dtype[Any]:
+def restore_dtype(described: Any) -> np.dtype[Any]:
     """The inverse of `describe_dtype`, for data of unknown origin.
 
     Raises:
         DecodeError: If it is not a plain dtype.
     """
-    if depth > 8:
-        raise DecodeError("dtype is nested too deeply")
-    try:
-        if isinstance(described, str):
-            if not _PLAIN.match(described):
-                raise DecodeError(f"not a plain dtype: {described[:40]!r}")
-            dtype = np.dtype(described)
-        elif isinstance(described, list):
-            base, shape = described
-            dtype = np.dtype((restore_dtype(base, depth + 1), checked_shape(shape)))
-        elif isinstance(described, dict):
-            dtype = _restore_structured(described, depth)
-        else:
-            raise DecodeError("dtype is neither a name nor a structure")
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
-        if isinstance(error, DecodeError):
-            raise
-        raise DecodeError(f"not a dtype: {error}") from error
-    if dtype.hasobject or dtype.itemsize == 0:
-        raise DecodeError(f"dtype {dtype} is not plain")
-    return dtype
+    return _Restorer().restore(described, 0)
 
 
-def _restore_structured(described: dict[Any, Any], depth: int) -> np.dtype[Any]:
-    columns = described["columns"]
-    if not isinstance(columns, list) or not 0 < len(columns) <= MAX_FIELDS:
-        raise DecodeError("structured dtype has no columns, or too many")
-    names, formats, offsets = zip(*columns, strict=True)
-    if not all(type(name) is str for name in names) or not all(type(o) is int for o in offsets):
-        raise DecodeError("structured dtype has ill-formed columns")
-    return np.dtype(
-        {
-            "names": list(names),
-            "formats": [restore_dtype(f, depth + 1) for f in formats],
-            "offsets": list(offsets),
-            "itemsize": described["itemsize"],
-        },
-        align=bool(described["aligned"]),
-    )
+class _Restorer:
+    """Restores one dtype, with at most `MAX_FIELDS` fields in all."""
+
+    def __init__(self) -> None:
+        self._fields = 0
+
+    def restore(self, described: Any, depth: int) -> np.dtype[Any]:
+        if depth > MAX_NESTING:
+            raise DecodeError("dtype is nested too deeply")
+        try:
+            if isinstance(described, str):
+                if not _PLAIN.match(described):
+                    raise DecodeError(f"not a plain dtype: {described[:40]!r}")
+                dtype = np.dtype(described)
+            elif isinstance(described, list):
+                base, shape = described
+                dtype = np.dtype((self.restore(base, depth + 1), checked_shape(shape)))
+            elif isinstance(described, dict):
+                dtype = self._structured(described, depth)
+            else:
+                raise DecodeError("dtype is neither a name nor a structure")
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            if isinstance(error, DecodeError):
+                raise
+            # numpy's text may quote all of what it got.
+            raise DecodeError(f"not a dtype: {str(error)[:200]}") from error
+        if dtype.hasobject or dtype.itemsize == 0:
+            raise DecodeError("dtype holds objects, or has no size")
+        return dtype
+
+    def _structured(self, described: dict[Any, Any], depth: int) -> np.dtype[Any]:
+        columns = described["columns"]
+        if not isinstance(columns, list) or not columns:
+            raise DecodeError("structured dtype has no columns")
+        self._fields += len(columns)
+        if self._fields > MAX_FIELDS:
+            raise DecodeError(f"structured dtype has more than {MAX_FIELDS} fields")
+        names, formats, offsets = zip(*columns, strict=True)
+        if not all(type(n) is str and len(n) <= MAX_FIELD_NAME for n in names):
+            raise DecodeError("structured dtype has ill-formed names")
+        if not all(type(offset) is int for offset in offsets):
+            raise DecodeError("structured dtype has ill-formed offsets")
+        return np.dtype(
+            {
+                "names": list(names),
+                "formats": [self.restore(f, depth + 1) for f in formats],
+                "offsets": list(offsets),
+                "itemsize": described["itemsize"],
+            },
+            align=bool(described["aligned"]),
+        )
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -125,6 +126,7 @@ class EmbeddedServer:
         try:
             self._config.touch(mode=0o600)
             self._config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            del password, requirepass, lines  # Printers that show local variables would show it.
             self.start()
         except BaseException:
             self.stop()
@@ -163,13 +165,22 @@ class EmbeddedServer:
             self._process.pid, self._config, leftovers=[self._folder, self.socket_path]
         )
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not self.socket_path.exists():
+        while not self._listens():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 log = self._folder / "server.log"
                 tail = log.read_text(errors="replace")[-800:] if log.exists() else "(no log)"
                 self.stop()
                 raise StoreUnavailableError(f"{self.binary} did not start: {tail}")
             time.sleep(0.01)
+
+    def _listens(self) -> bool:
+        # The socket is there a moment before anyone listens on it.
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(self.socket_path))
+            except OSError:
+                return False
+        return True
 
     def kill(self) -> None:
         """Ends it the hard way (SIGKILL), as a crash would."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis_state_sync.errors import SettingsError
@@ -23,6 +25,7 @@ SCHEMES = (
     "embedded",
 )
 _TLS = {"rediss", "valkeys", "rediss+sentinel", "rediss+cluster"}
+_ONE_HOST = {"redis", "rediss", "valkey", "valkeys"}
 _SENTINEL = {"redis+sentinel", "rediss+sentinel"}
 _CLUSTER = {"redis+cluster", "rediss+cluster"}
 _TLS_OPTIONS = {
@@ -63,6 +66,11 @@ class Endpoint:
     password: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The password stays behind: where a copy arrives, the environment there has it.
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Endpoint, tuple({**values, "password": None}.values())
+
     @property
     def tls(self) -> bool:
         """Whether connections are encrypted."""
@@ -100,8 +108,18 @@ def parse_url(url: str) -> Endpoint:
     Raises:
         SettingsError: If it is not one. The message never holds the URL's credentials.
     """
+    try:
+        return _read(url)
+    except SettingsError as error:
+        refused = error.with_traceback(None)
+    del url  # Printers that show local variables would show the password.
+    raise refused
+
+
+def _read(url: Any) -> Endpoint:
     if not isinstance(url, str):
         raise SettingsError(f"the store URL must be a str, not a {type(url).__name__}")
+    url = url.strip()  # From a file or a YAML block there is often a line break behind it.
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in SCHEMES:
@@ -136,6 +154,11 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
         raise SettingsError(
             f"the {scheme}:// store URL has an '@' behind its host: percent-encode '/' and '?' in "
             "user or password as %2F and %3F (the URL is not shown, it may hold a password)"
+        )
+    if "," in parts.netloc.rpartition("@")[2] and scheme in _ONE_HOST:
+        raise SettingsError(
+            f"the {scheme}:// store URL names several hosts: that is for sentinels, as in "
+            "redis+sentinel://h1:26379,h2:26379/mymaster/0"
         )
     options, secrets = _options(scheme, parts.query)
     userinfo, at, hostpart = parts.netloc.rpartition("@")
@@ -194,8 +217,12 @@ def _parse(scheme: str, parts: SplitResult) -> Endpoint:
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:
-    split = urlsplit(f"//{text or 'localhost'}")
+    split = urlsplit(f"//{text}")
     host, port = split.hostname, split.port  # .port raises ValueError when out of range
+    if host and text.startswith("["):
+        ipaddress.IPv6Address(host)  # A ValueError of Python's own from 3.11 on.
+    if not text.rpartition(":")[0]:
+        host = host or "localhost"  # As redis-py reads redis:// and redis://:6380.
     if not host or re.search(r"[\s,\\]", host) or port == 0:
         raise ValueError("not a host")
     return host, default_port if port is None else port

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from redis_state_sync.errors import SettingsError
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -66,6 +67,13 @@ class Observer(Protocol):
     def __call__(self, event: Event, /) -> None:
         """Takes note of one event."""
         ...
+
+
+def checked(observers: Any) -> tuple[Observer, ...]:
+    """Observers as a tuple; raises `SettingsError` unless they are callables in an iterable."""
+    if isinstance(observers, Iterable) and all(map(callable, found := tuple(observers))):
+        return found
+    raise SettingsError("observers must be a list of callables, each of which takes an event")
 
 
 def notify(observers: Iterable[Observer], event: Event) -> None:

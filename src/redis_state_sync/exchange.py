@@ -11,12 +11,17 @@ from typing import Any
 
 import redis
 
-from redis_state_sync.connection import Connection, Connector, Pool, remaining, set_timeout
-from redis_state_sync.errors import RedisStateSyncError, StoreTimeoutError
+from redis_state_sync.connection import Connection, Connector, Pool, remaining
+from redis_state_sync.errors import RedisStateSyncError, StoreReplyError, StoreTimeoutError
+from redis_state_sync.frames import ReplyTooLargeError
+from redis_state_sync.guarded import allow, be_patient
 from redis_state_sync.redis_errors import shown, translated
 from redis_state_sync.resp import pack, parts
 
 Command = tuple[Any, ...]
+
+# For all replies of one exchange, unless the caller knows better: a thousand large manifests.
+LARGEST_REPLIES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Batch:
         packed: The chunks to send for each of them.
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
+        allowance: Most bytes that all replies may take.
     """
 
     operation: str
@@ -36,6 +42,7 @@ class Batch:
     packed: Sequence[list[Any]]
     deadline: float
     stall: float | None
+    allowance: int
 
 
 class Exchange:
@@ -69,6 +76,7 @@ class Exchange:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
     ) -> list[Any]:
         """Sends commands in one go and reads a reply to each.
 
@@ -80,12 +88,14 @@ class Exchange:
             commands: Each a command and its arguments.
             timeout: Seconds for all of it, waiting for another thread and connecting included.
             stall: Seconds without a byte after which it is given up earlier.
+            allowance: Most bytes that all replies may take.
 
         Returns:
             The replies; an error reply as an exception in its place.
 
         Raises:
-            StoreError: If the server can not be reached, or does not answer in time.
+            StoreError: If the server can not be reached, does not answer in time, or sends more
+                than `allowance`.
         """
         packed = [pack(*command) for command in commands]
         deadline = time.monotonic() + timeout
@@ -95,9 +105,11 @@ class Exchange:
         if not self._lock.acquire(timeout=timeout):
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
-            return self._send(Batch(operation, commands, packed, deadline, stall))
+            return self._send(Batch(operation, commands, packed, deadline, stall, allowance))
         except RedisStateSyncError:
             raise
+        except ReplyTooLargeError as error:
+            raise too_large(error, operation, self._where) from error
         except Exception as error:
             raise translated(error, operation, self._where) from shown(error)
         finally:
@@ -108,6 +120,8 @@ class Exchange:
             connection, fresh = self._connector.acquire(remaining(batch.deadline))
             try:
                 replies = converse(connection, batch, fresh=fresh)
+            except TimeoutError:
+                raise  # It is no use to ask again.
             except (redis.ConnectionError, OSError):
                 if fresh:
                     raise
@@ -117,6 +131,14 @@ class Exchange:
             else:
                 self._connector.release(connection)
             return replies
+
+
+def too_large(error: ReplyTooLargeError, operation: str, where: str) -> StoreReplyError:
+    """What to say of a reply that no honest server gives."""
+    return StoreReplyError(
+        f"{where}: a reply during {operation} was refused: {error}. Did someone replace "
+        "what is stored, or is this no Redis or Valkey server?"
+    )
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
@@ -142,11 +164,11 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
             # What is left over would be taken for the reply to the next command, and that one's
             # for the reply to the one after it, for ever.
             raise redis.ConnectionError("bytes that nobody asked for")
+        allow(connection, batch.deadline, batch.stall, batch.allowance)
         for part in parts(chunks):
-            set_timeout(connection, _patience(batch))
+            be_patient(connection)
             connection.send_packed_command([part], check_health=False)
         for _ in batch.packed:
-            set_timeout(connection, _patience(batch))
             try:
                 replies.append(connection.read_response(disable_decoding=True))
             except redis.ResponseError as error:
@@ -157,10 +179,3 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
         connection.disconnect()
         raise
     return replies
-
-
-def _patience(batch: Batch) -> float:
-    left = remaining(batch.deadline)
-    if left <= 0:
-        raise redis.TimeoutError("no time left")
-    return left if batch.stall is None else min(left, batch.stall)

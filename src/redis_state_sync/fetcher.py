@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from redis_state_sync.errors import BlobMissingError, IntegrityError
+from redis_state_sync.errors import BlobMissingError, DecodeError, IntegrityError
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest, digest_of
 from redis_state_sync.store import Store
@@ -20,11 +20,13 @@ class Fetcher:
     Args:
         store: Where to fetch.
         keys: Of which namespace.
+        max_state_bytes: Most bytes of a version; more is refused before anything is fetched.
     """
 
-    def __init__(self, store: Store, keys: Keys) -> None:
+    def __init__(self, store: Store, keys: Keys, max_state_bytes: int) -> None:
         self._store = store
         self._keys = keys
+        self._max_state_bytes = max_state_bytes
         self._components: Mapping[str, Component] = {}
         self._blobs: Mapping[str, bytes | bytearray] = {}
 
@@ -37,10 +39,17 @@ class Fetcher:
             Component name -> encoded bytes, of the whole version; and how many bytes were fetched.
 
         Raises:
+            DecodeError: If the manifest names more than `max_state_bytes`.
             BlobMissingError: If a blob is gone.
             IntegrityError: If one does not have the size or digest that the manifest names.
             StoreError: If the store fails. In each case what was held is still held.
         """
+        if manifest.size > self._max_state_bytes:
+            raise DecodeError(
+                f"{self._store.describe()}: version {version} of namespace "
+                f"{self._keys.namespace!r} claims {manifest.size} bytes; max_state_bytes is "
+                f"{self._max_state_bytes}: raise it if states are meant to be so large"
+            )
         wanted = {
             name: component
             for name, component in manifest.components.items()
@@ -58,7 +67,9 @@ class Fetcher:
         self, version: Version, pieces: Mapping[str, int], algorithm: str, timeout: float
     ) -> dict[str, bytes]:
         where = self._store.describe()
-        received = self._store.get_blobs(self._keys, list(pieces), timeout=timeout)
+        received = self._store.get_blobs(
+            self._keys, list(pieces), timeout=timeout, limit=sum(pieces.values())
+        )
         data: dict[str, bytes] = {}
         for (digest, size), blob in zip(pieces.items(), received, strict=True):
             if blob is None:

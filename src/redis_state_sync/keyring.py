@@ -62,7 +62,9 @@ class Keyring:
                 f"signed with a key that this process does not have (key id {key_id[:16]!r}); "
                 "while keys are rotated, every process needs both"
             )
-        if not hmac.compare_digest(hmac.digest(key, message, "sha256"), signature):
+        right = hmac.compare_digest(hmac.digest(key, message, "sha256"), signature)
+        del key  # Printers that show local variables would show it.
+        if not right:
             raise SignatureError("the signature is wrong: forged, or of another version")
 
     def _keys(self) -> dict[str, bytes]:
@@ -70,6 +72,7 @@ class Keyring:
         if not keys:
             raise SettingsError(f"there is no signing key: {_REMEDY}")
         if min(map(len, keys)) < _SHORTEST:
+            keys.clear()  # Printers that show local variables would show them.
             raise SettingsError(
                 f"a signing key is shorter than {_SHORTEST} characters: make one by "
                 "'openssl rand -hex 32', one key a line"
@@ -99,7 +102,7 @@ def _from_environment() -> str:
     if not path:
         return os.environ.get(KEY_ENV, "")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # A byte order mark is no part of a key.
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"{KEY_FILE_ENV} names {path!r}, which can not be read ({type(error).__name__})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -33,11 +34,16 @@ def check_namespace(namespace: object) -> str:
 
 
 def as_namespace(text: str) -> str:
-    """Turns any text (an experiment or trial name) into a valid namespace, always the same one."""
-    return (
-        _FORBIDDEN.sub("_", text).lstrip("._:/@=+,-")[-MAX_NAMESPACE_LENGTH:].lstrip("._:/@=+,-")
-        or "unnamed"
-    )
+    """Turns any text (an experiment or trial name) into a valid namespace, always the same one.
+
+    A valid one stays as it is. Of any other, what is not allowed is replaced and the end is kept if
+    it is too long; a digest of the whole text follows, so that different texts do not meet.
+    """
+    if _NAMESPACE.match(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    kept = _FORBIDDEN.sub("_", text)[-(MAX_NAMESPACE_LENGTH - len(digest) - 1) :]
+    return f"{kept.lstrip('._:/@=+,-') or 'unnamed'}-{digest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,12 +11,18 @@ from typing import Any
 import msgpack
 import xxhash
 
+from redis_state_sync.components import is_name
 from redis_state_sync.errors import DecodeError, EncodeError
 from redis_state_sync.untrusted import unpack
 
 FORMAT = 1
-MAX_MANIFEST_BYTES = 16 << 20
-MAX_COMPONENT_BYTES = 1 << 40
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_MANIFEST_ITEMS = 1 << 18
+MAX_PIECES = 1 << 16
+MAX_PIECE_BYTES = 512 << 20  # Redis' own limit on a string.
+MAX_WRITER_LENGTH = 1024
+_COUNTS = range(1 << 63)
+_DIGEST = re.compile(r"[0-9a-f]{32}\Z")
 _DIGEST_LENGTH = 32
 # How blobs are named: fast, against accidents; or by a cryptographic digest, against forgers.
 XXH3 = "xxh3-128"
@@ -37,7 +44,7 @@ class Writer:
     pid: int
 
     def __str__(self) -> str:
-        return f"{self.id!r} (host {self.host}, pid {self.pid})"
+        return f"{self.id!r} (host {self.host!r}, pid {self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,11 @@ class Manifest:
     weights_seq_no: int | None = None
     algorithm: str = XXH3
 
+    @property
+    def size(self) -> int:
+        """Bytes of all components: what a reader's memory takes, however often a blob recurs."""
+        return sum(component.size for component in self.components.values())
+
     def digests(self) -> dict[str, int]:
         """Returns digest -> size of every blob, each once, in the order of use."""
         return {p.digest: p.size for c in self.components.values() for p in c.pieces}
@@ -87,7 +99,7 @@ class Manifest:
         """Returns the msgpack bytes.
 
         Raises:
-            EncodeError: If they are more than 16 MiB.
+            EncodeError: If they are more than 4 MiB.
         """
         data: bytes = msgpack.packb(
             {
@@ -115,7 +127,7 @@ class Manifest:
         """
         if len(data) > MAX_MANIFEST_BYTES:
             raise DecodeError("manifest is too large")
-        match unpack(data, "manifest"):
+        match unpack(data, "manifest", max_items=MAX_MANIFEST_ITEMS):
             case {
                 "format": 1,
                 "digest": ("xxh3-128" | "blake2b-128") as algorithm,
@@ -123,11 +135,11 @@ class Manifest:
                 "time_ms": int(time_ms),
                 "weights_seq_no": (None | int()) as weights_seq_no,
                 "components": dict(components),
-            }:
+            } if _plausible([id_, host], [pid, time_ms, weights_seq_no]):
                 return cls(
                     writer=Writer(id_, host, pid),
                     time_ms=time_ms,
-                    components={n: _component(n, pieces) for n, pieces in components.items()},
+                    components=_components(components),
                     weights_seq_no=weights_seq_no,
                     algorithm=algorithm,
                 )
@@ -137,24 +149,34 @@ class Manifest:
                 raise DecodeError("manifest lacks a field, or one is of the wrong type")
 
 
-def _component(name: Any, pieces: Any) -> Component:
-    if not isinstance(name, str) or not isinstance(pieces, list):
-        raise DecodeError("manifest holds an ill-formed component")
+def _plausible(texts: list[str], counts: list[int | None]) -> bool:
+    return all(len(text) <= MAX_WRITER_LENGTH for text in texts) and all(
+        count is None or (type(count) is int and count in _COUNTS) for count in counts
+    )
+
+
+def _components(components: dict[Any, Any]) -> dict[str, Component]:
+    for name, pieces in components.items():
+        if not is_name(name):
+            raise DecodeError(f"manifest holds a component with the ill-formed name {name[:80]!r}")
+        if not isinstance(pieces, list):
+            raise DecodeError("manifest holds an ill-formed component")
+    if sum(map(len, components.values())) > MAX_PIECES:
+        raise DecodeError(f"manifest names more than {MAX_PIECES} blobs")
+    return {name: _component(name, pieces) for name, pieces in components.items()}
+
+
+def _component(name: str, pieces: list[Any]) -> Component:
     checked = []
     for piece in pieces:
         match piece:
             case [str(digest), int(size)] if (
-                len(digest) == _DIGEST_LENGTH
-                and set(digest) <= set("0123456789abcdef")
-                and 0 <= size <= MAX_COMPONENT_BYTES
+                _DIGEST.match(digest) and type(size) is int and 0 <= size <= MAX_PIECE_BYTES
             ):
                 checked.append(Piece(digest, size))
             case _:
                 raise DecodeError(f"component {name[:80]!r} holds an ill-formed piece")
-    component = Component(tuple(checked))
-    if component.size > MAX_COMPONENT_BYTES:
-        raise DecodeError(f"component {name[:80]!r} is too large")
-    return component
+    return Component(tuple(checked))
 
 
 def digest_of(data: Any, algorithm: str = XXH3) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from redis_state_sync.errors import NotNewerError, StoreUnavailableError
 from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.reader_notes import outdated
-from redis_state_sync.store import Entry
+from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
 
 
@@ -99,9 +99,14 @@ class MemoryStore:
         self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
-        """The blobs in the order asked for; None for one that is gone."""
+        """The blobs in the order asked for; None for one that is gone. They take no memory."""
         with self._lock:
             return [self._get(keys.blob(digest)) for digest in digests]
 

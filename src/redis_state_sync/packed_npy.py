@@ -19,16 +19,30 @@ import numpy as np
 # The shortest pickle that does anything, deflated and in base64, is longer than this.
 _SHORTEST = 20
 _LONGEST = 64 << 20
+_SLICE = 1 << 16
 # The first four characters of base64's alphabet, wherever they are: the rest is ignored.
 _FIRST_QUAD = re.compile(rb"[^A-Za-z0-9+/]*([A-Za-z0-9+/])" * 4)
 
 
-def looks_packed(value: Any) -> bool:
+class Budget:
+    """How many bytes may still be inflated to find out whether something is packed."""
+
+    def __init__(self, left: int = _LONGEST) -> None:
+        self.left = left
+
+
+def looks_packed(value: Any, budget: Budget | None = None) -> bool:
     """Whether RLlib's loader would get as far as `np.load` with this text or buffer.
 
     The loader ignores characters outside of base64's alphabet and takes any window size, so this
     decodes as leniently as it does: a complete zlib stream, checksum included, is what counts.
+
+    Args:
+        value: The text or buffer.
+        budget: Shared by the values of one blob. What exceeds it looks packed: nothing honest
+            inflates to so much without being an array.
     """
+    budget = Budget() if budget is None else budget
     try:
         raw = value.encode("ascii") if isinstance(value, str) else memoryview(value).tobytes()
         if not _begins_zlib(raw):
@@ -39,14 +53,15 @@ def looks_packed(value: Any) -> bool:
     if len(data) < _SHORTEST * 3 // 4:
         return False
     inflate = zlib.decompressobj()
-    size = 0
     try:
-        chunk = data
-        while chunk and not inflate.eof:
-            size += len(inflate.decompress(chunk, 1 << 16))
-            chunk = inflate.unconsumed_tail
-            if size > _LONGEST:
-                return True  # Nothing honest is that long; do not go on inflating it.
+        # Slice by slice: what is not yet consumed is copied with each call.
+        for start in range(0, len(data), _SLICE):
+            chunk = data[start : start + _SLICE]
+            while chunk and not inflate.eof:
+                budget.left -= len(inflate.decompress(chunk, _SLICE))
+                chunk = inflate.unconsumed_tail
+                if budget.left < 0:
+                    return True
     except zlib.error:
         return False
     return inflate.eof

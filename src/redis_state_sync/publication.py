@@ -111,7 +111,7 @@ class Job:
     blobs: Mapping[str, Blob]
     weights_seq_no: int | None
     only_if_changed: bool
-    waiting: weakref.WeakSet[Publication] = field(default_factory=weakref.WeakSet)
+    waiting: weakref.WeakSet[Publication]
 
 
 @dataclass

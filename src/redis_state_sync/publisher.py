@@ -16,7 +16,7 @@ from redis_state_sync import background
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
-from redis_state_sync.components import is_weights
+from redis_state_sync.components import MAX_NAME_LENGTH, is_name, is_weights
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.errors import (
     EncodeError,
@@ -25,12 +25,13 @@ from redis_state_sync.errors import (
     StalePublisherError,
     StoreError,
 )
-from redis_state_sync.events import Failed, Observer, Published, notify
+from redis_state_sync.events import Failed, Observer, Published, checked, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Writer
+from redis_state_sync.manifest import MAX_WRITER_LENGTH, Writer
 from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
-from redis_state_sync.store import Store
+from redis_state_sync.settings import MAX_STATE_BYTES, check_history, check_seconds
+from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -60,12 +61,13 @@ class StatePublisher:
         ttl_s: Seconds after which the namespace expires once this process is gone.
         connect_timeout_s: Most seconds for taking over.
         transfer_timeout_s: Most seconds for one attempt to publish.
+        max_state_bytes: See `Settings`.
         heartbeat_s: Seconds between looks at the store.
         keyring: Signs what is published. Default: the environment's, if it has one.
-        observers: Told of every event, on the publishing thread.
+        observers: Told of every event, on the publishing thread. They may publish, not wait.
 
     Raises:
-        SettingsError: If the namespace is not valid.
+        SettingsError: If an argument is wrong.
         StoreError: If the store can not be reached, or refuses.
     """
 
@@ -79,23 +81,40 @@ class StatePublisher:
         ttl_s: float = 86_400.0,
         connect_timeout_s: float = 2.0,
         transfer_timeout_s: float = 60.0,
+        max_state_bytes: int = MAX_STATE_BYTES,
         heartbeat_s: float = HEARTBEAT_S,
         keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
+        check_store(store)
+        check_history(history)
+        for name, seconds in (
+            ("ttl_s", ttl_s),
+            ("connect_timeout_s", connect_timeout_s),
+            ("transfer_timeout_s", transfer_timeout_s),
+            ("heartbeat_s", heartbeat_s),
+        ):
+            check_seconds(name, seconds)
+        if writer_id is not None and not isinstance(writer_id, str):
+            raise SettingsError(f"writer_id must be a str or None, got {writer_id!r}")
+        if writer_id is not None and len(writer_id) > MAX_WRITER_LENGTH:
+            raise SettingsError(f"writer_id is longer than {MAX_WRITER_LENGTH} characters")
         host, self._pid = socket.gethostname(), os.getpid()
         self.store = store
         self.keys = Keys(namespace)
         self.writer = Writer(writer_id or f"{host}/{self._pid}/{time.time_ns()}", host, self._pid)
         self.stats = PublisherStats()
         self._heartbeat_s = heartbeat_s
-        self._observers = tuple(observers)
+        self._max_state_bytes = max_state_bytes
+        self._observers = checked(observers)
         self._number = 0
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
         self._changed = threading.Condition()
         self._pending: Job | None = None
         self._busy = False
+        # Whether dropping old versions failed last time.
+        self._untidy = False
         # Who waits for the version that is being stored; None when none is.
         self._in_flight: weakref.WeakSet[Publication] | None = None
         self._cooldown = Cooldown()
@@ -178,6 +197,11 @@ class StatePublisher:
             StalePublisherError: If another learner took over.
         """
         self._check_usable()
+        if not isinstance(components, Mapping):
+            raise SettingsError(
+                f"components must map names to trees, as in {{'rl_module/p0': weights}}, not a "
+                f"{type(components).__name__}"
+            )
         if not components and not self._latest:
             raise SettingsError("nothing to publish: no components were given, now or before")
         if weights_seq_no is not None and (
@@ -187,8 +211,11 @@ class StatePublisher:
                 f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
             )
         for name in components:
-            if type(name) is not str or not name:
-                raise EncodeError(f"component name {name!r} is not a non-empty str")
+            if not is_name(name):
+                raise EncodeError(
+                    f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} "
+                    "printable characters without '..' between slashes"
+                )
         encoded = {
             name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
             for name, tree in components.items()
@@ -196,7 +223,9 @@ class StatePublisher:
         with self._changed:
             self._check_usable()
             kept = {n: b for n, b in self._latest.items() if n not in remove}
-            self._latest = {**kept, **encoded}
+            latest = {**kept, **encoded}
+            self._check_size(latest)
+            self._latest = latest
             if weights_seq_no is not None:
                 self._weights_seq_no = weights_seq_no
             return self._enqueue(only_if_changed)
@@ -208,13 +237,14 @@ class StatePublisher:
             As `Publication.wait`.
         """
         self._check_process()
+        self._check_thread()
         deadline = time.monotonic() + timeout
         publication: Publication | None = None
         with self._changed:
             waiting = self._pending.waiting if self._pending else self._in_flight
             if waiting is not None:
                 version = Version(self.generation, self._number)
-                publication = Publication(version, self._changed, self._hurry)
+                publication = Publication(version, self._changed, self._awaited)
                 waiting.add(publication)
             else:
                 self._raise_if_refused()
@@ -253,6 +283,13 @@ class StatePublisher:
                 "this StatePublisher was made in another process (a fork); make one here"
             )
 
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise SettingsError(
+                "an observer runs on the publishing thread and can not wait for a version: it "
+                "would wait for itself"
+            )
+
     def _check_usable(self) -> None:
         self._check_process()
         if self._closed:
@@ -263,10 +300,18 @@ class StatePublisher:
         if self._refused is not None:
             raise fresh(self._refused)
 
+    def _check_size(self, blobs: Mapping[str, Blob]) -> None:
+        size = sum(len(blob) for blob in blobs.values())
+        if size > self._max_state_bytes:
+            raise EncodeError(
+                f"a state of {size} bytes; max_state_bytes is {self._max_state_bytes}: raise it "
+                "here and for every reader"
+            )
+
     def _enqueue(self, only_if_changed: bool) -> Publication:
         self._number += 1
         version = Version(self.generation, self._number)
-        publication = Publication(version, self._changed, self._hurry)
+        publication = Publication(version, self._changed, self._awaited)
         waiting = weakref.WeakSet([publication])
         if self._pending is not None:
             self.stats.dropped += 1
@@ -278,8 +323,13 @@ class StatePublisher:
         self._changed.notify_all()
         return publication
 
+    def _awaited(self) -> None:
+        """Someone waits for a version. The caller holds the condition."""
+        self._check_thread()
+        self._hurry()
+
     def _hurry(self) -> None:
-        """Someone waits: do not sit out the cool-down. The caller holds the condition."""
+        """Do not sit out the cool-down. The caller holds the condition."""
         self._cooldown = Cooldown(self._cooldown.failures, 0.0)
         self._changed.notify_all()
 
@@ -337,8 +387,11 @@ class StatePublisher:
         """Drops what need not be kept. Nobody waits for it, and it may fail."""
         try:
             drop()
-        except StoreError as error:
-            self._note_failure("retain", error)
+        except Exception as error:  # As in _attempt_call: the thread must live on.
+            self._note_failure("retain", _known("retain", error), warn=not self._untidy)
+            self._untidy = True
+        else:
+            self._untidy = False
 
     def _attempt_call(self, operation: str, call: Callable[[], None]) -> RedisStateSyncError | None:
         try:
@@ -351,11 +404,7 @@ class StatePublisher:
             return error
         except Exception as error:
             # Nobody else would ever see it on this thread, and the thread must live on.
-            known = error if isinstance(error, RedisStateSyncError) else None
-            if known is None:
-                logger.exception("unexpected error during %s", operation)
-                known = StoreError(f"unexpected {type(error).__name__} during {operation}")
-                known.__cause__ = error
+            known = _known(operation, error)
             self._note_failure(operation, known)
             with self._changed:
                 self._cooldown = self._cooldown.failed(time.monotonic(), random.random())
@@ -369,11 +418,13 @@ class StatePublisher:
             logger.info("%s is back: %s", self.store.describe(), operation)
         return None
 
-    def _note_failure(self, operation: str, error: RedisStateSyncError) -> None:
+    def _note_failure(
+        self, operation: str, error: RedisStateSyncError, *, warn: bool = True
+    ) -> None:
         self.stats.failures[error.category] = self.stats.failures.get(error.category, 0) + 1
         if isinstance(error, StalePublisherError):
             logger.error("%s was refused: %s", operation, error)
-        elif self._cooldown.failures == 0:  # Once for each outage.
+        elif warn and self._cooldown.failures == 0:  # Once for each outage.
             logger.warning("%s failed, will be tried again: %s", operation, error)
         notify(self._observers, Failed(operation, error.category, str(error)))
 
@@ -409,3 +460,13 @@ class StatePublisher:
                 if self._pending is None:
                     self._enqueue(False)
         self._tidy(self._announcer.forget_readers)
+
+
+def _known(operation: str, error: Exception) -> RedisStateSyncError:
+    """An error as one of ours. One that nobody expected is logged with its traceback."""
+    if isinstance(error, RedisStateSyncError):
+        return error
+    logger.error("unexpected error during %s", operation, exc_info=error)
+    known = StoreError(f"unexpected {type(error).__name__} during {operation}")
+    known.__cause__ = error
+    return known

@@ -13,12 +13,14 @@ import msgpack
 from redis_state_sync.errors import DecodeError, SignatureError
 from redis_state_sync.keyring import Keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import BLAKE2B, XXH3, Manifest
+from redis_state_sync.manifest import BLAKE2B, MAX_MANIFEST_BYTES, XXH3, Manifest
 from redis_state_sync.store import Entry
 from redis_state_sync.untrusted import unpack
 from redis_state_sync.version import Version
 
 _ENVELOPE = "rss-hmac-sha256"
+_ENVELOPE_ITEMS = 8
+_ENVELOPE_BYTES = 1 << 10
 
 
 class Records:
@@ -85,7 +87,9 @@ def _outer(record: bytes) -> list[Any] | None:
     first = record[:1]
     if first != b"\x94":  # A msgpack array of four; a plain manifest is a map.
         return None
-    match unpack(record, "record"):
+    if len(record) > MAX_MANIFEST_BYTES + _ENVELOPE_BYTES:
+        raise DecodeError("record is too large")
+    match unpack(record, "record", max_items=_ENVELOPE_ITEMS):
         case [str(kind), *parts] if kind == _ENVELOPE:
             return parts
         case _:

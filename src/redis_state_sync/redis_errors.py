@@ -18,8 +18,19 @@ _CLUSTER_ONLY = (
     "the store URL"
 )
 _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
+    (
+        "WRONGTYPE",
+        errors.StoreError,
+        "something else has this key: use another namespace, or delete the key",
+    ),
     ("NOPERM", errors.StorePermissionError, "grant the user the commands listed in deploy/redis"),
     ("WRONGPASS", errors.StoreAuthError, "check user and password"),
+    (
+        "DENIED",
+        errors.StoreAuthError,
+        "give the server a password and set REDIS_STATE_SYNC_PASSWORD_FILE or "
+        "REDIS_STATE_SYNC_PASSWORD here, or turn its protected-mode off",
+    ),
     (
         "NOAUTH",
         errors.StoreAuthError,
@@ -31,6 +42,11 @@ _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
         errors.StoreReadOnlyError,
         "the server can not persist and refuses writes: see its log",
     ),
+    (
+        "NOREPLICAS",
+        errors.StoreReadOnlyError,
+        "the server takes writes only while enough replicas follow: see min-replicas-to-write",
+    ),
     ("OOM", errors.StoreFullError, "raise maxmemory, or keep a shorter history"),
     ("LOADING", errors.StoreLoadingError, "the server is still loading its data"),
     ("MASTERDOWN", errors.StoreUnavailableError, "the replica has no primary"),
@@ -40,6 +56,18 @@ _REPLIES: tuple[tuple[str, type[StoreError], str], ...] = (
     ("ASK", errors.StoreError, _CLUSTER_ONLY),
     ("NOPROTO", errors.StoreError, _RESP2_ONLY),
 )
+
+# Part of a text that has no code of its own -> remedy.
+_REMEDIES = (
+    (
+        "unknown command",
+        "the server does not have or has renamed this command; Redis 5.0 and any Valkey have it",
+    ),
+    ("DB index is out of range", "the number behind the host in the store URL is the database"),
+    ("max number of clients", "raise the server's maxclients"),
+)
+# Only ever sent to a server that has answered before: a connection that it closes speaks Redis.
+_LATER = ("fetch", "upload", "drop", "note")
 
 # What the TLS library says -> what to do about it. The first that fits.
 _TLS_REMEDIES = (
@@ -94,6 +122,7 @@ def reply_error(error: Exception, operation: str, where: str) -> StoreError:
             kind, remedy = cls, f" ({advice})"
     if re.match(r"(ERR )?unknown command .?HELLO\b", text):
         remedy = f" ({_RESP2_ONLY})"
+    remedy = remedy or _remedy(text)
     return kind(f"{where}: {operation} was refused: {text}{remedy}")
 
 
@@ -128,13 +157,16 @@ def translated(
         hint = connecting_hint(where) if "connect" in text else ""
         return errors.StoreTimeoutError(f"{where}: no answer in time during {operation}{hint}")
     if isinstance(error, (redis.ConnectionError, OSError)):
-        return errors.StoreUnavailableError(
-            f"{where}: {operation} failed: {text}{_closed_hint(text, where)}"
-        )
+        hint = _remedy(text) or ("" if operation in _LATER else _closed_hint(text, where))
+        return errors.StoreUnavailableError(f"{where}: {operation} failed: {text}{hint}")
     return errors.StoreReplyError(
         f"{where}: no valid reply during {operation} ({type(error).__name__}: {text}); is this a "
         "Redis or Valkey server, and does its port speak TLS (rediss://)?"
     )
+
+
+def _remedy(text: str) -> str:
+    return next((f" ({advice})" for part, advice in _REMEDIES if part in text), "")
 
 
 def connecting_hint(where: str) -> str:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 
 from redis_state_sync.cluster import Address
 from redis_state_sync.cluster_exchange import ClusterExchange
 from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import URL_ENV, load_provider
-from redis_state_sync.endpoint import Endpoint, parse_url
+from redis_state_sync.credentials import load_provider, with_password
+from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
+    SettingsError,
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
-    VersionError,
 )
-from redis_state_sync.exchange import Command, Exchange
+from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
 from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.manifest import MAX_MANIFEST_BYTES
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.settings import Settings
-from redis_state_sync.store import Entry
+from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
 
 # Large enough that round trips do not count, small enough that a server serves others in between.
@@ -39,6 +39,10 @@ HDEL_BATCH = 1000
 REPLY_TIMEOUT_S = 2.0
 SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _FIELD = "manifest"
+# What a reply takes besides its value, and signing besides a manifest. Ample: a blob that is a
+# little longer than it should be is still read, and said to be damaged.
+_OVERHEAD = 4 << 10
+_LATEST_MS = 1 << 63
 
 
 class RedisStore:
@@ -82,8 +86,12 @@ class RedisStore:
 
     @classmethod
     def from_client(cls, client: redis.Redis, where: str = "redis client") -> RedisStore:
-        """A store over the pool of a ready client: one you configured yourself, or FakeRedis."""
-        return cls(lambda: client.connection_pool, where)
+        """A store over the pool of a ready client: one you configured yourself, or FakeRedis.
+
+        Raises:
+            SettingsError: If it is not a synchronous client of one server.
+        """
+        return cls(_ClientPool(client), where)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r})"
@@ -115,11 +123,10 @@ class RedisStore:
             raise
         except StoreError:  # INFO is a right, and a section, that not every server grants.
             return "version unknown"
-        facts = dict(
-            line.split(":", 1)
-            for line in bytes(reply).decode("utf-8", "replace").splitlines()
-            if ":" in line
-        )
+        if not isinstance(reply, bytes):
+            raise self._unexpected("INFO")
+        lines = reply.decode("utf-8", "replace").splitlines()
+        facts = dict(line.split(":", 1) for line in lines if ":" in line)
         if "valkey_version" in facts:
             return f"Valkey {facts['valkey_version']}"
         return f"Redis {facts.get('redis_version', 'of unknown version')}"
@@ -128,26 +135,33 @@ class RedisStore:
         """The server's clock in ms since 1970."""
         (reply,) = self._run("time", [("TIME",)], timeout)
         try:
-            seconds, microseconds = (int(part) for part in reply)
+            seconds, microseconds = (int(_text(part)[:20]) for part in reply)
         except (TypeError, ValueError) as error:
             raise self._unexpected("TIME") from error
-        return seconds * 1000 + microseconds // 1000
+        milliseconds = seconds * 1000 + microseconds // 1000
+        if not 0 <= milliseconds < _LATEST_MS:
+            raise self._unexpected("TIME")
+        return milliseconds
 
     def newest(
         self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`.
 
-        One round trip, atomic. An exclusive start: https://redis.io/docs/latest/commands/xrange/
+        One round trip, atomic. The start is the id next to `after`: servers before Redis 6.2 know
+        no exclusive one, https://redis.io/docs/latest/commands/xrange/
         """
-        start = "-" if after is None else f"({after}"
+        start = "-" if after is None else after.next_id()
+        if start is None:
+            return []
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
-        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S)
+        allowance = min(count * (MAX_MANIFEST_BYTES + _OVERHEAD), LARGEST_REPLIES)
+        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S, allowance=allowance)
         try:
             return [
                 Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
             ]
-        except (TypeError, ValueError, VersionError) as error:
+        except (TypeError, ValueError) as error:
             raise self._unexpected("XREVRANGE") from error
 
     def append(
@@ -229,30 +243,47 @@ class RedisStore:
         self.note_reader(keys, RESEND, digest, ttl_s=ttl_s, timeout=timeout)
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
         """The blobs in the order asked for; None for one that is gone."""
         deadline = time.monotonic() + timeout
         blobs: list[bytes | None] = []
         for start in range(0, len(digests), UNLINK_BATCH):
             batch = digests[start : start + UNLINK_BATCH]
-            blobs += self._run(
-                "fetch",
-                [("GET", keys.blob(digest)) for digest in batch],
-                remaining(deadline),
-                stall=self._stall_timeout_s,
-            )
-        for blob in blobs:
-            if blob is not None and not isinstance(blob, bytes):
-                raise self._unexpected("GET")
+            commands = [("GET", keys.blob(digest)) for digest in batch]
+            try:
+                blobs += self._run(
+                    "fetch",
+                    commands,
+                    remaining(deadline),
+                    stall=self._stall_timeout_s,
+                    allowance=limit + len(batch) * _OVERHEAD,
+                )
+            except StoreUnavailableError as error:
+                if type(error) is not StoreUnavailableError:
+                    raise
+                # A server that may not hold so much for one client hangs up without a word.
+                raise StoreUnavailableError(
+                    f"{error} (if only fetches fail: the server's client-output-buffer-limit "
+                    "normal must allow replies of 64 MiB, or be 0)"
+                ) from error
+            for blob in blobs[start:]:
+                if blob is not None and not isinstance(blob, bytes):
+                    raise self._unexpected("GET")
+                limit -= len(blob or b"")
         return blobs
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
         pairs = self._hash("pins", keys.pins, timeout)
         try:
-            return {name.decode(): Version.parse(version) for name, version in pairs.items()}
-        except (TypeError, ValueError, AttributeError, VersionError) as error:
+            return {_text(name).decode(): Version.parse(version) for name, version in pairs.items()}
+        except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 
     def drop(
@@ -305,10 +336,11 @@ class RedisStore:
         timeout: float,
         *,
         stall: float | None = None,
+        allowance: int = LARGEST_REPLIES,
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
-        replies = self._exchange.run(operation, commands, timeout, stall=stall)
+        replies = self._exchange.run(operation, commands, timeout, stall=stall, allowance=allowance)
         if check:
             self._check(operation, replies)
         return replies
@@ -335,8 +367,9 @@ class _PoolFactory:
 
     def __call__(self, node: Address | None = None) -> Pool:
         reference = self._settings.credential_provider
+        endpoint = with_password(self._endpoint)
         return make_pool(
-            self._endpoint.at(node) if node else self._endpoint,
+            endpoint.at(node) if node else endpoint,
             connect_timeout_s=self._settings.connect_timeout_s,
             password_env=self._settings.password_env,
             credential_provider=load_provider(reference) if reference else None,
@@ -345,28 +378,47 @@ class _PoolFactory:
     def __repr__(self) -> str:
         return f"_PoolFactory({self._endpoint.describe()!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Wherever it goes, to a file perhaps, no password goes with it.
-        return {**self.__dict__, "_endpoint": replace(self._endpoint, password=None)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        url = os.environ.get(URL_ENV)
-        if url and self._settings.url is None:
-            own = parse_url(url)
-            if own.describe() == self._endpoint.describe():
-                self._endpoint = own
+class _ClientPool:
+    """The pool of a client that the user made."""
+
+    def __init__(self, client: Any) -> None:
+        pool = getattr(client, "connection_pool", None)
+        connect = getattr(getattr(pool, "connection_class", None), "connect", None)
+        if connect is None or inspect.iscoroutinefunction(connect):
+            kind = f"{type(client).__module__}.{type(client).__name__}"
+            raise SettingsError(
+                f"from_client takes a redis.Redis or the like, not a {kind}: no asyncio client, no "
+                "cluster, no URL (open_store is for that)"
+            )
+        self._pool = pool
+
+    def __call__(self) -> Pool:
+        return self._pool
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a store over a client of your own can not travel to another process; make one there, "
+            "or use open_store(url)"
+        )
 
 
 def _whole(seconds: float) -> int:
     return max(1, round(seconds))
 
 
+def _text(reply: Any) -> bytes:
+    if not isinstance(reply, bytes):
+        raise TypeError(f"a {type(reply).__name__} in place of a text")
+    return reply
+
+
 def _manifest_of(fields: Sequence[bytes]) -> bytes:
-    name, manifest = fields
-    if name != _FIELD.encode() or not isinstance(manifest, bytes):
-        raise ValueError("entry without a manifest")
-    return manifest
+    if not all(isinstance(part, bytes) for part in fields):
+        raise TypeError("fields that are no texts")
+    if len(fields) == 2 and fields[0] == _FIELD.encode():
+        return fields[1]
+    return b""  # Someone else's entry. Nobody can read it, and everybody looks past it.
 
 
 def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:

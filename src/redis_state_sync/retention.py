@@ -14,6 +14,9 @@ from redis_state_sync.version import Version
 _LOAD_AT_MOST = 1000
 # What is not ours lies just below our own newest versions.
 _LOOK_BEYOND = 16
+# Longer than a look takes, unless the server hangs: then the learner must be free for the server
+# that a failover puts in its place.
+_LOOK_TIMEOUT_S = 2.0
 
 
 # A record that can not be read (of another format, unsigned, damaged, planted) is None here.
@@ -136,7 +139,8 @@ class Retention:
     def _drop(self, history: int, strays: Collection[str], timeout: float) -> list[Version]:
         # Looked at anew each time: a version whose reply was lost, another learner's, or one that
         # a failover brought back is dropped in its turn like our own.
-        left = self.load(timeout=timeout, count=history + _LOOK_BEYOND)
+        at_most = min(timeout, _LOOK_TIMEOUT_S)
+        left = self.load(timeout=at_most, count=history + _LOOK_BEYOND)
         pinned = set(self._store.pins(self._keys, timeout=timeout).values())
         versions, digests = to_drop(self._stored, pinned, history)
         used = _digests(self._stored, self._stored.keys() - {*versions})

@@ -9,6 +9,7 @@ import redis
 from redis_state_sync import errors
 from redis_state_sync.credentials import SENTINEL_PASSWORD_ENV, SentinelCredentials
 from redis_state_sync.endpoint import Endpoint
+from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import translated
 
 # They say only that nobody was there: what another sentinel said tells more.
@@ -45,6 +46,9 @@ class Sentinels:
         }
         self._where = endpoint.describe()
         self.sentinels = [redis.Redis(host, port, **own) for host, port in endpoint.hosts]
+        for sentinel in self.sentinels:
+            pool = sentinel.connection_pool
+            pool.connection_class = guarded(pool.connection_class)
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Asks one sentinel after the other, the one that knew it last time first.

@@ -11,6 +11,22 @@ from redis_state_sync.endpoint import REMEDY, parse_url
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import check_namespace
 
+MAX_STATE_BYTES = 4 << 30
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raises `SettingsError` unless `value` is a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
+    if not 0 < value < math.inf:
+        raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
+
+
+def check_history(value: Any) -> None:
+    """Raises `SettingsError` unless `value` is an int of at least 1."""
+    if type(value) is not int or value < 1:
+        raise SettingsError(f"history must be an int of at least 1, got {value!r}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -34,6 +50,8 @@ class Settings:
         connect_timeout_s: Most seconds for connecting, at start and in the background.
         max_staleness_s: Raise `StaleStateError` in ``sample()`` when no new version was applied
             for this many seconds. None: never.
+        max_state_bytes: Most bytes of a version, of 1 to 2**36: more is neither published nor
+            fetched, whatever a manifest claims.
         fallback_to_push: While the store is down, let Ray push the state as it does without us.
         publish_timeout_s: Most seconds that a synchronous algorithm (PPO) waits for a version to
             be stored before it falls back, or raises if `fallback_to_push` is off.
@@ -59,6 +77,7 @@ class Settings:
     transfer_timeout_s: float = 60.0
     connect_timeout_s: float = 2.0
     max_staleness_s: float | None = None
+    max_state_bytes: int = MAX_STATE_BYTES
     fallback_to_push: bool = True
     publish_timeout_s: float = 10.0
     signed: bool = False
@@ -81,8 +100,7 @@ class Settings:
                 "credential_provider must be 'package.module:name' (a text, so that no secret "
                 "travels with the settings)"
             )
-        if type(self.history) is not int or self.history < 1:
-            raise SettingsError(f"history must be an int of at least 1, got {self.history!r}")
+        check_history(self.history)
         for name in (
             "ttl_s",
             "poll_timeout_s",
@@ -91,23 +109,20 @@ class Settings:
             "connect_timeout_s",
             "publish_timeout_s",
         ):
-            self._check_seconds(name, getattr(self, name))
+            check_seconds(name, getattr(self, name))
         if self.max_staleness_s is not None:
-            self._check_seconds("max_staleness_s", self.max_staleness_s)
+            check_seconds("max_staleness_s", self.max_staleness_s)
         if self.ttl_s < 10:
             raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
         for name in ("fallback_to_push", "signed"):
             if type(getattr(self, name)) is not bool:
                 raise SettingsError(f"{name} must be True or False")
+        if type(self.max_state_bytes) is not int or not 0 < self.max_state_bytes <= 1 << 36:
+            raise SettingsError(
+                f"max_state_bytes must be an int from 1 to 2**36, got {self.max_state_bytes!r}"
+            )
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
-
-    @staticmethod
-    def _check_seconds(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise SettingsError(f"{name} must be a number of seconds, got {value!r}")
-        if not 0 < value < math.inf:
-            raise SettingsError(f"{name} must be a positive number of seconds, got {value!r}")
 
     @classmethod
     def create(cls, **values: Any) -> Settings:

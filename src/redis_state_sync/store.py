@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import Keys
 from redis_state_sync.version import Version
+
+# Most bytes that one fetch may take unless the caller knows better.
+LARGEST_FETCH = 64 << 30
 
 
 class Entry(NamedTuple):
@@ -14,6 +18,15 @@ class Entry(NamedTuple):
 
     version: Version
     manifest: bytes
+
+
+def check_store(store: object) -> None:
+    """Raises `SettingsError` if what should be a store is a URL, a client or anything else."""
+    if not callable(getattr(store, "newest", None)):
+        raise SettingsError(
+            f"store is a {type(store).__name__}: pass open_store('redis://host:6379/0'), or "
+            "RedisStore.from_client(client) for a redis-py client of your own"
+        )
 
 
 class Store(Protocol):
@@ -76,9 +89,18 @@ class Store(Protocol):
         ...
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
-        """The blobs in the order asked for; None for one that is gone."""
+        """The blobs in the order asked for; None for one that is gone.
+
+        `limit` is how many bytes they have in all, if they are what the caller expects. Much more
+        is refused with a `StoreReplyError` before it is taken into memory.
+        """
         ...
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:

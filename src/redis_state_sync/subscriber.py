@@ -26,7 +26,7 @@ from redis_state_sync.errors import (
     StoreError,
     StorePermissionError,
 )
-from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, notify
+from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, checked, notify
 from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
@@ -34,15 +34,19 @@ from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.poller import Poller
 from redis_state_sync.reader_notes import note_of
 from redis_state_sync.records import Records
+from redis_state_sync.settings import MAX_STATE_BYTES, check_seconds
 from redis_state_sync.snapshot import Snapshot
-from redis_state_sync.store import Store
+from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
 
 # How often a superseded version is given up for the newest one within one refresh.
 _ATTEMPTS = 3
-_PROGRESS = {"_own_lock", "_held", "_poller", "_applied", "_fetcher", "_cooldown", "_warned"}
+_PROGRESS = {
+    *("_own_lock", "_refreshing", "_held", "_poller"),
+    *("_applied", "_fetcher", "_cooldown", "_warned"),
+}
 
 
 class StateSubscriber:
@@ -67,8 +71,12 @@ class StateSubscriber:
         ttl_s: Seconds after which the note about this reader expires.
         max_staleness_s: See `Settings`.
         keyring: Takes signed states only. Default: the environment's, if it has one.
+        max_state_bytes: See `Settings`.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
+
+    Raises:
+        SettingsError: If an argument is wrong.
     """
 
     def __init__(
@@ -84,9 +92,23 @@ class StateSubscriber:
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
         keyring: Keyring | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_store(store)
+        for setting, seconds in (
+            ("poll_timeout_s", poll_timeout_s),
+            ("first_timeout_s", first_timeout_s),
+            ("transfer_timeout_s", transfer_timeout_s),
+            ("ttl_s", ttl_s),
+            ("max_staleness_s", 1.0 if max_staleness_s is None else max_staleness_s),
+        ):
+            check_seconds(setting, seconds)
+        if writer is not None and not isinstance(writer, str):
+            raise SettingsError(f"writer must be a str or None, got {writer!r}")
+        if name is not None and (not isinstance(name, str) or name.startswith("!")):
+            raise SettingsError(f"name must be a str that does not begin with '!', got {name!r}")
         self.store = store
         self.keys = Keys(namespace)
         self.writer = writer
@@ -97,7 +119,8 @@ class StateSubscriber:
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
         self._records = Records(self.keys, keyring or find_keyring())
-        self._observers = tuple(observers)
+        self._max_state_bytes = max_state_bytes
+        self._observers = checked(observers)
         self._clock = clock
         self._init_state()
 
@@ -105,10 +128,11 @@ class StateSubscriber:
         self._pid = os.getpid()
         self.name = self._name or f"{socket.gethostname()}:{self._pid}"
         self._own_lock = threading.RLock()
+        self._refreshing = False
         self._held: Version | None = None
         self._poller = Poller(self.store, self.keys, self._records, self.writer, self._clock)
         self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(self.store, self.keys)
+        self._fetcher = Fetcher(self.store, self.keys, self._max_state_bytes)
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True
@@ -174,7 +198,9 @@ class StateSubscriber:
 
         Args:
             apply: Puts a snapshot into effect, whole or not at all. It raises `ApplyError` to
-                reject one; its other exceptions reach the caller.
+                reject one; its other exceptions reach the caller. In both cases this version is
+                not tried again, the next one is. While it runs, further calls of `refresh` by the
+                same thread (from within it, or from a signal handler) do nothing.
 
         Returns:
             The snapshot that was applied, or None.
@@ -183,9 +209,15 @@ class StateSubscriber:
             StaleStateError: If `max_staleness_s` is set and exceeded.
         """
         with self._lock:
-            snapshot = self._next() if self._cooldown.ready(self._clock()) else None
-            if snapshot is not None and not self._apply(snapshot, apply):
-                snapshot = None
+            if self._refreshing:
+                return None  # Else an inner call's newer version would be overwritten by ours.
+            self._refreshing = True
+            try:
+                snapshot = self._next() if self._cooldown.ready(self._clock()) else None
+                if snapshot is not None and not self._apply(snapshot, apply):
+                    snapshot = None
+            finally:
+                self._refreshing = False
             self._check_staleness()
             return snapshot
 

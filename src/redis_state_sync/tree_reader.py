@@ -10,7 +10,7 @@ import numpy as np
 from redis_state_sync import packed_npy
 from redis_state_sync.dtypes import checked_shape, restore_dtype
 from redis_state_sync.errors import DecodeError
-from redis_state_sync.wire import MAX_DEPTH, MAX_INT_DIGITS, decoders
+from redis_state_sync.wire import MAX_DEPTH, MAX_INT_DIGITS, MAX_LONG_KEYS, decoders
 
 
 class TreeReader:
@@ -27,6 +27,8 @@ class TreeReader:
         # Honest buffers never overlap. Without this, a small blob could name one buffer a million
         # times and make the reader take a million times the memory.
         self.budget = len(buffers)
+        self.inflation = packed_npy.Budget()
+        self.long_keys = 0
 
     def value(self, node: Any, depth: int) -> Any:
         """The value of a header node; raises `DecodeError`."""
@@ -87,13 +89,19 @@ class TreeReader:
         for position in range(0, len(flat), 2):
             key = flat[position]
             if isinstance(key, list):
-                key = self.value(key, depth + 1)
+                key = self._long_key(self.value(key, depth + 1))
             if key is not None and type(key) not in (str, int):
                 raise DecodeError("dict with a key that is neither str, int nor None")
             if key in result:
                 raise DecodeError("dict with a key that occurs twice")
             result[key] = self.value(flat[position + 1], depth + 1)
         return result
+
+    def _long_key(self, key: Any) -> Any:
+        self.long_keys += 1
+        if self.long_keys > MAX_LONG_KEYS:
+            raise DecodeError(f"more than {MAX_LONG_KEYS} keys beyond 64 bits")
+        return key
 
     def _array(self, dtype: Any, shape: Any, fortran: bool, offset: int) -> np.ndarray[Any, Any]:
         restored, lengths = restore_dtype(dtype), checked_shape(shape)
@@ -108,8 +116,9 @@ class TreeReader:
             raise DecodeError(
                 "the state holds torch tensors: pip install torch in this process's environment"
             ) from error
-        dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
+        # Not getattr: torch imports submodules, for seconds, when asked for them by name.
+        dtype = vars(torch).get(name)
+        if not isinstance(dtype, torch.dtype) or name.startswith("q"):  # quantized
             raise DecodeError(f"unknown torch dtype {name[:40]!r}")
         count = math.prod(shape)
         if count == 0:
@@ -124,6 +133,6 @@ class TreeReader:
         return self.buffers[offset : offset + size]
 
     def _guarded(self, value: Any) -> Any:
-        if self.guard_packed and packed_npy.looks_packed(value):
+        if self.guard_packed and packed_npy.looks_packed(value, self.inflation):
             raise DecodeError("a text or buffer that RLlib would load as a packed array")
         return value

@@ -11,7 +11,14 @@ import numpy as np
 from redis_state_sync import packed_npy
 from redis_state_sync.dtypes import describe_dtype
 from redis_state_sync.errors import EncodeError
-from redis_state_sync.wire import MAX_DEPTH, MAX_INT_DIGITS, Buffer, aligned, encoders
+from redis_state_sync.wire import (
+    MAX_DEPTH,
+    MAX_INT_DIGITS,
+    MAX_LONG_KEYS,
+    Buffer,
+    aligned,
+    encoders,
+)
 
 _INT_RANGE = range(-(1 << 63), 1 << 64)
 
@@ -28,6 +35,7 @@ class TreeWriter:
         self.arrays = arrays
         self.guard_packed = guard_packed
         self.size = 0
+        self.long_keys = 0
 
     def node(self, value: Any, path: str, depth: int) -> Any:
         """The header node of a value; raises `EncodeError` naming the path."""
@@ -74,9 +82,17 @@ class TreeWriter:
                 )
             if type(key) is str:
                 self._check_unicode(key, path)
-            flat.append(key if type(key) is not int else self.node(key, path, depth))
+            flat.append(key if type(key) is not int else self._int_key(key, path))
             flat.append(self.node(item, f"{path}/{key}", depth + 1))
         return ["d", flat]
+
+    def _int_key(self, key: int, path: str) -> Any:
+        if key in _INT_RANGE:
+            return key
+        self.long_keys += 1
+        if self.long_keys > MAX_LONG_KEYS:
+            raise EncodeError(f"{path}: more than {MAX_LONG_KEYS} keys beyond 64 bits")
+        return self._big_int(key, path)
 
     def _big_int(self, value: int, path: str) -> Any:
         if value.bit_length() > MAX_INT_DIGITS * 3:
@@ -129,11 +145,21 @@ class TreeWriter:
 
     def _tensor(self, torch: Any, tensor: Any, path: str) -> Any:
         name = str(tensor.dtype).removeprefix("torch.")
-        dense = tensor.layout is torch.strided and not tensor.is_quantized
-        if not dense or tensor.device.type == "meta":
-            raise EncodeError(f"{path}: only dense torch tensors can be published")
-        flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        if tensor.device.type == "meta":
+            raise EncodeError(f"{path}: a torch tensor on the meta device has no values to publish")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            raise EncodeError(
+                f"{path}: only dense torch tensors can be published, not sparse, quantized or "
+                "nested ones: see to_dense(), dequantize() and to_padded_tensor()"
+            )
+        try:
+            flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        except Exception as error:  # Of a subclass, such as a sharded or a traced tensor.
+            raise EncodeError(
+                f"{path}: the values of this {type(tensor).__name__} can not be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         return ["T", name, list(tensor.shape), self._buffer(raw)]
 
     def _buffer(self, raw: Buffer) -> int:

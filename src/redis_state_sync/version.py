@@ -42,6 +42,12 @@ class Version:
         """Whether this is a take-over record rather than a state."""
         return self.number == 0
 
+    def next_id(self) -> str | None:
+        """The smallest greater one, written; None for the greatest that there is."""
+        if self.number < _LIMIT - 1:
+            return f"{self.generation}-{self.number + 1}"
+        return f"{self.generation + 1}-0" if self.generation < _LIMIT - 1 else None
+
     @classmethod
     def parse(cls, text: str | bytes) -> Version:
         """Reads the written form.
@@ -50,7 +56,9 @@ class Version:
             VersionError: If `text` is not two decimal integers joined by a dash.
         """
         if isinstance(text, bytes):
-            text = text.decode("ascii", "replace")
+            text = text[:64].decode("ascii", "replace")  # Longer than any version.
+        if not isinstance(text, str):
+            raise VersionError(f"a version is written as text, not as {type(text).__name__}")
         generation, dash, number = text.partition("-")
         digits = generation + number
         # isascii() as well: isdigit() alone is true for digits of other scripts.

@@ -11,6 +11,9 @@ ALIGNMENT = 64
 MAX_DEPTH = 100
 # Long enough for any counter, short enough that parsing decimal text stays cheap.
 MAX_INT_DIGITS = 4000
+# Of ints beyond 64 bits, unlike others, any number with one hash can be made: in a dict each of
+# them would be compared with all the others.
+MAX_LONG_KEYS = 1000
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -16,6 +16,8 @@ from tests.contract.conftest import WAIT
 from tests.contract.servers import redis_binary, until, valkey_binary
 from tests.contract.traffic import Traffic, state
 
+pytestmark = pytest.mark.timeout(180)
+
 PROMISED_S = 2.0
 CONNECT_S = 2.0  # the default of connect_timeout_s
 NAMESPACE = "n"  # In slot 3432, which the first node has.

@@ -16,11 +16,17 @@ from redis_state_sync.embedded import EmbeddedServer, find_server
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.events import Event, Failed
 from redis_state_sync.manifest import Manifest
+from redis_state_sync.store import Store
 from redis_state_sync.testing import skip_or_fail
 from tests.contract.conftest import WAIT, run
+from tests.contract.servers import redis_binary
+from tests.contract.servers import start as start_binary
 
 Start = Callable[..., EmbeddedServer]
-BASIC = {"xadd", "xrevrange", "xdel", "expire", "set", "get", "unlink", "hset", "hgetall", "time"}
+BASIC = {
+    *("xadd", "xrevrange", "xdel", "expire", "set", "get", "unlink", "time"),
+    *("hset", "hget", "hdel", "hgetall"),
+}
 MB = 1 << 20
 
 
@@ -40,6 +46,11 @@ def start() -> Iterator[Start]:
     yield _start
     for server in servers:
         server.stop()
+
+
+def patient(server: EmbeddedServer) -> Store:
+    """A store that waits for what comes late on a busy machine."""
+    return open_store(server.url, stall_timeout_s=WAIT)
 
 
 def noise(number: int, megabytes: int = 5) -> dict[str, Any]:
@@ -67,11 +78,11 @@ def test_a_full_server_takes_new_versions(start: Start, caplog: pytest.LogCaptur
 def test_a_state_that_never_fits(start: Start) -> None:
     """A version too large for the server is a typed error, and the newest one stays whole: C61."""
     server = start("maxmemory 24mb", "maxmemory-policy noeviction")
-    publisher = StatePublisher(open_store(server.url), "n", history=4)
+    publisher = StatePublisher(patient(server), "n", history=4)
     publisher.publish(noise(1)).wait(WAIT)
     with pytest.raises(errors.StoreFullError, match="raise maxmemory, or keep a shorter history"):
         publisher.publish(noise(2, 40)).wait(WAIT, fail_fast=True)
-    snapshot = StateSubscriber(open_store(server.url), "n").fetch(timeout=WAIT)
+    snapshot = StateSubscriber(patient(server), "n").fetch(timeout=WAIT)
     assert snapshot is not None
     assert snapshot["number"] == 1
     publisher.publish(noise(3)).wait(WAIT)  # What was uploaded in vain is gone.
@@ -96,7 +107,8 @@ def test_an_evicting_server(start: Start) -> None:
     newcomer = StateSubscriber(open_store(server.url), "n", poll_timeout_s=WAIT)
     assert newcomer.wait_for(lambda s: None, timeout=WAIT) >= first
     assert holder.held is not None
-    assert {e.category for e in events if isinstance(e, Failed)} <= {"blob_missing"}
+    # Behind: versions were evicted as well, and looked for just then.
+    assert {e.category for e in events if isinstance(e, Failed)} <= {"blob_missing", "behind"}
     publisher.close()
 
 
@@ -109,6 +121,27 @@ def test_a_server_that_takes_small_values_only(start: Start) -> None:
     # One within the limit replaces it, and is stored.
     publisher.publish({"rl_module/p": 0, "number": 2}).wait(WAIT)
     publisher.close()
+
+
+def test_a_server_that_holds_little_for_a_client() -> None:
+    """A server that hangs up on large replies is an error that names its limit, and heals."""
+    # Valkey sends what it stores, and holds nothing.
+    with start_binary(redis_binary(), "client-output-buffer-limit normal 1mb 1mb 1") as server:
+        fetch_beyond_the_limit(server)
+
+
+def fetch_beyond_the_limit(server: EmbeddedServer) -> None:
+    store = open_store(server.url)
+    publisher = StatePublisher(patient(server), "n", heartbeat_s=3600)
+    publisher.publish(noise(1, 60)).wait(WAIT)
+    subscriber = StateSubscriber(patient(server), "n", poll_timeout_s=WAIT)
+    with pytest.raises(errors.StoreUnavailableError, match="client-output-buffer-limit") as caught:
+        subscriber.fetch(timeout=WAIT)
+    assert "TLS" not in str(caught.value)
+    run(store, ("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0"))
+    assert subscriber.fetch(timeout=WAIT) is not None
+    publisher.close()
+    store.close()
 
 
 def test_only_basic_commands(start: Start) -> None:

@@ -124,6 +124,28 @@ def everything(store: Store, keys: Keys) -> dict[bytes, Any]:
     return {n: run(store, ("DUMP", n))[0] for n in names if not n.startswith(own)}
 
 
+@pytest.mark.not_for("memory")  # Nobody else can write to it.
+@pytest.mark.parametrize("fields", [("foo", "bar"), ("manifest", "x", "more", "y"), ("f", "")])
+def test_someone_elses_entries_are_looked_past(
+    backend: Backend, keys: Keys, fields: tuple[str, ...]
+) -> None:
+    """An entry that no learner made keeps no reader from older versions, no learner from newer."""
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=3600)
+    first = publisher.publish(state(1)).wait(WAIT)
+    run(backend.open(), ("XADD", keys.versions, f"{first.generation + 5}-7", *fields))
+    subscriber = StateSubscriber(backend.open(), keys.namespace, poll_timeout_s=WAIT)
+    snapshot = subscriber.refresh(lambda s: None)
+    assert snapshot is not None
+    assert snapshot.version == first
+    with pytest.raises(StalePublisherError, match="unreadable record"):
+        publisher.publish(state(2)).wait(WAIT)
+    publisher.close()
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=3600)
+    version = publisher.publish(state(3)).wait(WAIT)
+    assert subscriber.wait_for(lambda s: None, timeout=WAIT, version=version) == version
+    publisher.close()
+
+
 @pytest.mark.not_for("memory")  # It holds no keys of others.
 def test_foreign_keys_are_untouched(backend: Backend, keys: Keys) -> None:
     """Publishing, dropping, taking over and closing leave every other key as it is: C102."""
@@ -291,7 +313,8 @@ def test_signed_round_trip(backend: Backend, keys: Keys) -> None:
     subscriber = StateSubscriber(
         backend.open(), keys.namespace, keyring=keyring, poll_timeout_s=WAIT
     )
-    with closing(StatePublisher(backend.open(), keys.namespace, keyring=keyring)) as publisher:
+    publisher = StatePublisher(backend.open(), keys.namespace, keyring=keyring, heartbeat_s=3600.0)
+    with closing(publisher):
         version = publisher.publish(state(7)).wait(WAIT)
         with closing(StatePublisher(backend.open(), keys.namespace)) as forger:
             forged = forger.publish(state(666)).wait(WAIT)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from redis_state_sync.errors import NotNewerError, StoreError
+from redis_state_sync.errors import NotNewerError, StoreError, StoreReplyError
 from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.reader_notes import note_of
@@ -134,6 +134,20 @@ def test_large_blobs(store: Store, keys: Keys) -> None:
         (received,) = store.get_blobs(keys, [digest], timeout=WAIT)
         assert received == data.tobytes()
     store.drop(keys, [], list(blobs), timeout=WAIT)
+
+
+@pytest.mark.not_for("fake", "memory")
+def test_blobs_longer_than_expected(store: Store, keys: Keys) -> None:
+    """Blobs of the length that a caller expects are read; much longer ones are not: C58, C69."""
+    blobs = {f"{i:032x}": bytes(100_000) for i in range(20)}
+    store.put_blobs(keys, blobs, **TTL)
+    expected = [*blobs.values(), None]
+    order = [*blobs, "f" * 32]
+    for _ in range(2):  # It can be used again.
+        assert store.get_blobs(keys, order, timeout=WAIT, limit=2_000_000) == expected
+        for limit in (0, 50_000, 1_800_000):
+            with pytest.raises(StoreReplyError, match="where at most"):
+                store.get_blobs(keys, order, timeout=WAIT, limit=limit)
 
 
 def test_writing_a_blob_twice(store: Store, keys: Keys) -> None:
@@ -318,8 +332,23 @@ def test_everything_expires(backend: Backend, store: Store, keys: Keys) -> None:
     assert later[keys.blob("a" * 32)] > 250
 
 
+def test_memory_forgets_what_expired() -> None:
+    """A store in memory frees what nobody asks for any more, as a server does: C67."""
+    now = 1000.0
+    store = MemoryStore(clock=lambda: now)
+    for number in range(100):
+        keys = Keys(f"trial/{number}")
+        store.put_blobs(keys, {"a" * 32: b"x"}, ttl_s=10, timeout=WAIT)
+        store.append(keys, Version(1, 1), b"m", ttl_s=10, timeout=WAIT)
+        store.note_reader(keys, "reader", "1-1 5", ttl_s=10, timeout=WAIT)
+        now += 5
+    assert len(store._values) == len(store._expiry) == 2 * 3
+
+
 # Expiry takes its time, and does not depend on how one connects.
-@pytest.mark.not_for("fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3")
+@pytest.mark.not_for(
+    "fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3", "valkey-cluster-resp3"
+)
 def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
     """After its time a namespace is empty again; what was refreshed in time is not: C67."""
     gone = Keys(keys.namespace + "/gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -13,12 +14,14 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
-from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from redis_state_sync import Settings, SettingsError
 from redis_state_sync.rllib import (
     RedisAPPOConfig,
+    RedisEnvRunnerMixin,
     RedisIMPALAConfig,
     RedisMultiAgentEnvRunner,
     RedisPPOConfig,
@@ -158,6 +161,51 @@ def test_bad_settings(way: str, settings: dict[str, Any], message: str) -> None:
     after = config.to_dict()
     assert {k: repr(v) for k, v in after.items()} == {k: repr(v) for k, v in before.items()}
     assert type(config) is (PPOConfig if way == "function" else RedisPPOConfig)
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [({}, "a dict"), (PPOConfig, "PPOConfig"), (PPO, "PPO"), (None, "a NoneType")]
+)
+def test_what_is_no_config(what: Any, name: str) -> None:
+    """Anything but a config object is refused by what it is: a class is not its object."""
+    with pytest.raises(SettingsError, match=f"takes an AlgorithmConfig.* not {name}$"):
+        with_redis_state(what, URL)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda c: with_redis_state(c, URL), lambda c: c.redis_state(url=URL)]
+)
+def test_frozen_configs(change: Callable[[Any], Any]) -> None:
+    """The config of a built Algorithm can not be changed; the message says what can be."""
+    config = RedisPPOConfig().environment("CartPole-v1")
+    config.freeze()
+    with pytest.raises(SettingsError, match=r"frozen.*copy_frozen=False"):
+        change(config)
+    change(config.copy(copy_frozen=False))
+
+
+class Late(SingleAgentEnvRunner, RedisEnvRunnerMixin):
+    """Polls never: RLlib's own `sample` comes first."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_mixin_that_would_never_poll(late: bool) -> None:
+    """The mixin behind RLlib's class is refused, whenever it is set, with the right order."""
+    config = PPOConfig().environment("CartPole-v1")
+    if not late:
+        config.env_runners(env_runner_cls=Late)
+    with pytest.raises(SettingsError, match=r"class Late\(RedisEnvRunnerMixin, SingleAgent"):
+        with_redis_state(config, URL).env_runners(env_runner_cls=Late).validate()
+
+
+@pytest.mark.parametrize("how", [pickle, cloudpickle])
+def test_a_class_made_here_is_pickled(how: Any) -> None:
+    """Configs of any algorithm survive plain pickle as well as Ray's, class and settings."""
+    config = with_redis_state(DQNConfig().environment("CartPole-v1"), URL, history=7)
+    other = how.loads(how.dumps(config))
+    assert type(other) is type(config)
+    assert type(other).__name__ == "RedisDQNConfig"
+    assert_attached(other, history=7)
 
 
 def test_old_api_stack() -> None:

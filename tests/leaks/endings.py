@@ -24,20 +24,20 @@ def ready(*words: object) -> None:
 
 def small(url: str) -> None:
     """Publishes, and ends at once."""
-    held.append(StatePublisher(open_store(url), "n"))
+    held.append(StatePublisher(open_store(url), "n", connect_timeout_s=WAIT))
     held[0].publish({"number": 1})
 
 
 def large(url: str) -> None:
     """Ends in the middle of a publish of several pieces."""
-    held.append(StatePublisher(open_store(url), "n"))
+    held.append(StatePublisher(open_store(url), "n", connect_timeout_s=WAIT))
     held[0].publish({"number": 1}).wait(WAIT)
     held[0].publish({"rl_module/p": np.arange(8 << 20), "number": 2})
 
 
 def later(url: str) -> None:
     """Publishes when something has happened to the server."""
-    held.append(StatePublisher(open_store(url), "n"))
+    held.append(StatePublisher(open_store(url), "n", connect_timeout_s=WAIT))
     held[0].publish({"number": 1}).wait(WAIT)
     ready("ready")
     held[0].publish({"number": 2})
@@ -53,7 +53,7 @@ def reading(url: str) -> None:
 
 def callback(url: str) -> None:
     """A reader's own code raises, and nobody catches it."""
-    held.append(StatePublisher(open_store(url), "n"))
+    held.append(StatePublisher(open_store(url), "n", connect_timeout_s=WAIT))
     held[0].publish({"number": 1}).wait(WAIT)
     held.append(StateSubscriber(open_store(url), "n", poll_timeout_s=WAIT))
     held[1].refresh(lambda s: s["number"] / 0)
@@ -62,7 +62,7 @@ def callback(url: str) -> None:
 def own_server(url: str) -> None:
     """A server of its own, a learner and a reader."""
     server = EmbeddedServer()
-    held.extend((server, StatePublisher(open_store(server.url), "n")))
+    held.extend((server, StatePublisher(open_store(server.url), "n", connect_timeout_s=WAIT)))
     held[1].publish({"number": 1}).wait(WAIT)
     held.append(StateSubscriber(open_store(server.url), "n"))
     held[2].refresh(lambda s: None)
@@ -73,7 +73,7 @@ def own_server(url: str) -> None:
 def wrong_password(url: str) -> None:
     """A server of its own, which does not let it in."""
     held.append(EmbeddedServer(password="right"))
-    StatePublisher(open_store(held[0].url), "n")
+    StatePublisher(open_store(held[0].url), "n", connect_timeout_s=WAIT)
 
 
 def main(kind: str, url: str) -> None:

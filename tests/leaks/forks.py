@@ -20,7 +20,7 @@ from redis_state_sync.store import Store
 from redis_state_sync.testing import ScriptedStore
 from redis_state_sync.version import Version
 
-WAIT = 30.0
+WAIT = 60.0
 POLLS = 1000
 ENDS: dict[str, Callable[[], object]] = {
     "os_exit": lambda: os._exit(0),
@@ -36,7 +36,9 @@ class Family:
         self.server = stack.enter_context(EmbeddedServer())
         self.store = open_store(self.server.url)
         self.uploads = ScriptedStore(open_store(self.server.url))
-        self.publisher = stack.enter_context(closing(StatePublisher(self.uploads, "n")))
+        self.publisher = stack.enter_context(
+            closing(StatePublisher(self.uploads, "n", connect_timeout_s=WAIT))
+        )
         self.handle = self.publisher.publish({"number": 1})
         self.handle.wait(WAIT)
         self.subscriber = stack.enter_context(
@@ -55,7 +57,7 @@ class Family:
 
     def in_child(self) -> None:
         """Reads what it wants, and gets clear answers from what is the parent's."""
-        signal.alarm(60)
+        signal.alarm(100)
         self.poll(1)
         read(self.subscriber)
         refused(lambda: self.publisher.publish({"number": 9}))
@@ -161,7 +163,7 @@ def orphan(_: str) -> None:
     child = os.fork()
     if child:
         print(server.pid, server.socket_path.parent, child, flush=True)
-    time.sleep(60)
+    time.sleep(100)
 
 
 def ended(child: int) -> None:

@@ -32,7 +32,7 @@ def start(module: str, *arguments: object, **environment: str) -> subprocess.Pop
 
 
 def run(
-    module: str, *arguments: object, timeout: float = 50.0, strict: bool = True, **environment: str
+    module: str, *arguments: object, timeout: float = 150.0, strict: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs it to its end, within so many seconds."""
     return subprocess.run(

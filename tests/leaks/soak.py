@@ -38,7 +38,7 @@ class Cycles:
     """A publisher, a subscriber with a store of its own, and how often they did their work."""
 
     def __init__(self, url: str) -> None:
-        self.publisher = StatePublisher(open_store(url), "soak")
+        self.publisher = StatePublisher(open_store(url), "soak", connect_timeout_s=WAIT)
         self.subscriber = StateSubscriber(open_store(url), "soak", poll_timeout_s=WAIT)
         self.done = 0
 

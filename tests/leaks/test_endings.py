@@ -16,6 +16,9 @@ from redis_state_sync import StateSubscriber, open_store
 from redis_state_sync.embedded import EmbeddedServer
 from tests.leaks import programs
 
+# Seconds on an idle machine; this one is shared.
+pytestmark = pytest.mark.timeout(300)
+
 WAIT = 30.0
 # Far above the two seconds that a publisher may take: the machine is shared.
 MUCH_TOO_LONG = 20.0

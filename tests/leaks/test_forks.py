@@ -11,6 +11,9 @@ import pytest
 
 from tests.leaks import programs
 
+# Seconds on an idle machine; this one is shared.
+pytestmark = pytest.mark.timeout(300)
+
 WAIT = 30.0
 
 

@@ -81,7 +81,12 @@ class Reader:
         self.forgot = False
         self._checks = checks
         self.subscriber = StateSubscriber(
-            store, place.keys.namespace, writer=writer, name="reader", clock=lambda: self.now
+            store,
+            place.keys.namespace,
+            writer=writer,
+            name="reader",
+            poll_timeout_s=WAIT,  # That a busy machine takes long is none of the faults.
+            clock=lambda: self.now,
         )
 
     def refresh(self, *, reject: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -196,7 +197,7 @@ def test_only_refused_commands_follow_a_moving_slot() -> None:
 def test_every_command_has_one_key() -> None:
     """No command names keys that a moving slot could part from each other: C79."""
     digests = [f"{i:032x}" for i in range(40)]
-    numbers = (b"XADD", b"EXPIRE", b"SET", b"UNLINK", b"XDEL", b"HSET")
+    numbers = (b"XADD", b"EXPIRE", b"SET", b"UNLINK", b"XDEL", b"HSET", b"HDEL")
     with nodes(1) as (node,), opened(node) as store:
         node.answer = lambda c: b":1\r\n" if c[0] in numbers else NOTHING
         store.append(KEYS, Version(1, 1), b"m", **TTL)
@@ -204,6 +205,7 @@ def test_every_command_has_one_key() -> None:
         assert store.refresh(KEYS, digests, **TTL) == set()
         store.drop(KEYS, [Version(1, 1), Version(1, 2)], digests, timeout=WAIT)
         store.note_reader(KEYS, "r", "note", **TTL)
+        store.ask_for_blob(KEYS, digests[0], **TTL)
         poll(store)
         assert store.pins(KEYS, timeout=WAIT) == {}
         keys = [[w for w in c.split(" ") if w.startswith("rss:{n}:")] for c in node.received]
@@ -296,7 +298,7 @@ def test_the_owner_hangs() -> None:
     with nodes(2) as (first, new), peer(silent) as hanging, opened(first) as store:
         first.says(b"-MOVED 1 %s\r\n" % hanging.removeprefix("redis://").encode())
         with pytest.raises(errors.StoreTimeoutError, match=hanging.removeprefix("redis://")):
-            poll(store, timeout=0.2)
+            poll(store, timeout=1.0)
         first.says(new.moved())
         poll(store)
         assert polls(new) == 1
@@ -307,20 +309,21 @@ def test_an_owner_that_is_slow_to_reach_stays_the_owner() -> None:
     with nodes(2) as (first, owner), opened(first, connect_timeout_s=WAIT) as store:
         first.says(owner.moved())
         exchange: Any = store._exchange
-        go_on = exchange._make_for
-        waited: list[int] = []
+        make = exchange._make_for
+        go_on = threading.Event()
+        made: list[str] = []
 
         def slowly(node: Any) -> Any:
-            if str(node[1]) in owner.at:
-                time.sleep(0.3)
-                waited.append(1)
-            return go_on(node)
+            made.append(node)
+            assert go_on.wait(WAIT)
+            return make(node)
 
-        exchange._make_for = slowly
-        with pytest.raises(errors.StoreTimeoutError, match="still connecting"):
-            poll(store, timeout=0.1)
+        exchange._make_for = slowly  # Of the nodes that the first one names.
+        with pytest.raises(errors.StoreTimeoutError, match=rf"at {owner.at}: .*still connecting"):
+            poll(store, timeout=1.0)
+        go_on.set()
         poll(store)
-        assert waited == [1]
+        assert len(made) == 1
         assert (first.connections, owner.connections) == (1, 1)
 
 

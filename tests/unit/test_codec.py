@@ -160,6 +160,14 @@ def test_refuses_with_the_path(value: Any, name: str) -> None:
         encode({"My": [0, {"cache": value}]}, path="conn")
 
 
+def test_refuses_string_dtypes_with_the_remedy() -> None:
+    """numpy 2's strings of any length are refused by what makes them publishable."""
+    strings = np.array(["a", "bc"], dtype=np.dtypes.StringDType())
+    with pytest.raises(EncodeError, match=r"^m/w: .*StringDType.*astype\('U64'\)"):
+        encode({"w": strings}, path="m")
+    assert round_trip(strings.astype("U64")).tolist() == ["a", "bc"]
+
+
 @pytest.mark.parametrize("key", [(1, 2), 1.5, b"x", True, np.int64(1), np.str_("x"), frozenset()])
 def test_refuses_other_keys(key: Any) -> None:
     """Keys that would not come back as they are are refused when published: C52."""

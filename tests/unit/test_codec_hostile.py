@@ -130,6 +130,7 @@ def test_crafted_headers(node: Any) -> None:
         ["z", ["a", "|O", [1], False, 0]],
         ["x", "os.system", "true"],
         ["T", "nn", [1], 0],
+        *[["T", name, [1], 0] for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")],
         ["T", "float32", [2**47], 0],
         ["T", "float32", [0, 2**47, 2**47], 0],
     ],

@@ -69,14 +69,33 @@ def test_module_state_dict() -> None:
     "make",
     [
         lambda: torch.eye(3).to_sparse(),
-        lambda: torch.empty(3, device="meta"),
         lambda: torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.quint8),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     ],
-    ids=["sparse", "meta", "quantized"],
+    ids=["sparse", "quantized", "nested"],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_refuses_tensors_without_plain_bits(make: Callable[[], Any]) -> None:
-    """Sparse, meta and quantized tensors are refused when published, with the path."""
+    """Sparse, quantized and nested tensors are refused by their path and with the remedy."""
     tensor = make()
-    with pytest.raises(EncodeError, match=r"^m/w: only dense"):
+    with pytest.raises(EncodeError, match=r"^m/w: only dense.*to_dense"):
         encode({"w": tensor}, path="m")
+
+
+def test_refuses_tensors_without_values() -> None:
+    """A tensor on the meta device is refused by its path."""
+    with pytest.raises(EncodeError, match=r"^m/w: .*meta device"):
+        encode({"w": torch.empty(3, device="meta")}, path="m")
+
+
+class Sharded(torch.Tensor):
+    """A tensor whose values are not all here."""
+
+    def detach(self) -> torch.Tensor:
+        raise RuntimeError("not on this rank")
+
+
+def test_refuses_tensors_that_can_not_be_read() -> None:
+    """What torch says about a tensor that it can not copy comes with the path."""
+    with pytest.raises(EncodeError, match=r"^m/w: .*Sharded.*not on this rank"):
+        encode({"w": torch.ones(3).as_subclass(Sharded)}, path="m")

@@ -95,6 +95,41 @@ def test_a_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
         credentials().get_credentials()
 
 
+def test_a_file_from_an_editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A byte order mark and line ends are no part of a password; all other characters are."""
+    file = tmp_path / "password"
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", str(file))
+    file.write_bytes(b"\xef\xbb\xbf" + " p\u00e4\u20ac".encode() + b"\r\n")
+    assert credentials().get_credentials() == (" p\u00e4\u20ac",)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\r\n"])
+def test_an_empty_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> None:
+    """A password file without a password is named, and nothing else is tried in its place."""
+    file = tmp_path / "password"
+    file.write_text(content)
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD_FILE", str(file))
+    monkeypatch.setenv(ENV, "other")
+    with pytest.raises(SettingsError, match=r"password'.*which is empty"):
+        credentials().get_credentials()
+
+
+def test_a_store_finds_its_password_where_it_arrives(
+    guarded_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pickled store holds no password; the URL in the environment there gives it back."""
+    with guarded_server as server:
+        monkeypatch.setenv("REDIS_STATE_SYNC_URL", server.url.replace("//", f"//:{SECRET}@", 1))
+        pickled = pickle.dumps(open_store())
+        assert SECRET.encode() not in pickled
+        pickle.loads(pickled).time_ms(timeout=5)
+        other = server.url.replace("//", "//:wrong@", 1) + "?db=1"
+        for elsewhere in (other, "no URL"):  # Not the same place: its password is not sent.
+            monkeypatch.setenv("REDIS_STATE_SYNC_URL", elsewhere)
+            with pytest.raises(StoreAuthError, match="Authentication required"):
+                pickle.loads(pickled).time_ms(timeout=5)
+
+
 def test_repr_is_redacted() -> None:
     """The repr of what holds credentials shows none: C93."""
     assert SECRET not in repr(credentials(f"redis://:{SECRET}@h"))

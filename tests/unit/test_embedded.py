@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,40 @@ def test_kill_and_start(redis_state_server: EmbeddedServer) -> None:
     server.start()
     assert store.newest(keys, timeout=WAIT) == []
     store.close()
+
+
+SLOW_SERVER = """#!{python}
+import socket, sys, time
+path = next(l.split()[1] for l in open(sys.argv[1]) if l.startswith("unixsocket "))
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+time.sleep(0.5)
+listener.listen()
+time.sleep(60)
+"""
+
+
+def test_started_means_listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`start` returns when clients can connect, which is later than when the socket is there."""
+    script = tmp_path / "server"
+    script.write_text(SLOW_SERVER.format(python=sys.executable))
+    script.chmod(0o700)
+    monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", str(script))
+    with EmbeddedServer() as server, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(server.socket_path))
+
+
+def test_no_local_variable_shows_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that does not start shows no password to printers of local variables."""
+    monkeypatch.setenv("REDIS_STATE_SYNC_SERVER", "/bin/false")
+    secret = "hunter2"
+    with pytest.raises(errors.StoreUnavailableError, match="did not start") as caught:
+        EmbeddedServer(password=secret)
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+    assert frames
+    assert secret not in repr(frames)
 
 
 def test_stop_leaves_nothing(redis_state_server: EmbeddedServer) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import traceback
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -19,6 +23,8 @@ SECRET = "hunter2"
     [
         ("redis://h", Endpoint("redis", (("h", 6379),))),
         ("redis://", Endpoint("redis", (("localhost", 6379),))),
+        ("redis://:6380", Endpoint("redis", (("localhost", 6380),))),
+        (" redis://h\n", Endpoint("redis", (("h", 6379),))),
         ("redis://h:1/3", Endpoint("redis", (("h", 1),), db=3)),
         ("redis://h?db=3", Endpoint("redis", (("h", 6379),), db=3)),
         ("REDIS://h", Endpoint("redis", (("h", 6379),))),
@@ -96,7 +102,8 @@ def test_valkeys_is_encrypted() -> None:
         (f"redis://u:{SECRET}@h/-1", "number"),
         (f"redis://u:{SECRET}@h/1/2", "too many"),
         (f"redis://u:{SECRET}@h?db=1x", "number"),
-        (f"redis://u:{SECRET}@h1,h2", "parsed"),
+        (f"redis://u:{SECRET}@h1,h2", "several hosts.*sentinel"),
+        (f"redis://u:{SECRET}@h1:1,h2:2", "several hosts.*sentinel"),
         (f"redis://u:{SECRET}@h\\x", "parsed"),
         (f"redis+sentinel://u:{SECRET}@h1", "service's name"),
         (f"redis+cluster://u:{SECRET}@h/1", "is for database 0 only: leave the 1 out"),
@@ -128,6 +135,11 @@ def test_refuses_without_the_secret(url: str, says: str) -> None:
     assert SECRET not in str(caught.value)
     assert SECRET not in repr(caught.value)
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+    # What printers of local variables show of our own frames; the first one is this test's.
+    assert caught.value.__traceback__ is not None
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+    assert frames
+    assert SECRET not in repr(frames)
 
 
 @pytest.mark.parametrize("url", [None, 5, b"redis://h"])
@@ -164,6 +176,19 @@ def test_no_raw_password_reaches_a_message(scheme: str, before: str, after: str)
     if endpoint.password is not None and SECRET in endpoint.password:
         assert SECRET not in repr(endpoint)
         assert SECRET not in endpoint.describe()
+
+
+@pytest.mark.parametrize("travel", [copy.copy, copy.deepcopy, lambda e: pickle.loads(dumped(e))])
+def test_a_password_does_not_travel(travel: Callable[[Endpoint], Endpoint]) -> None:
+    """A copy is the same place without the password."""
+    endpoint = parse_url(f"rediss://me:{SECRET}@h:1/2?ssl_cert_reqs=none")
+    assert travel(endpoint) == dataclasses.replace(endpoint, password=None)
+
+
+def dumped(endpoint: Endpoint) -> bytes:
+    data = pickle.dumps(endpoint)
+    assert SECRET.encode() not in data
+    return data
 
 
 @pytest.mark.parametrize(

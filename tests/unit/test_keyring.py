@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,31 @@ def test_another_key_under_the_same_id_is_refused() -> None:
     _, forged = ring(NEW).sign(b"message")
     with pytest.raises(SignatureError, match="wrong"):
         ring(OLD).verify(key_id, forged, b"message")
+
+
+def test_a_file_from_an_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte order mark and other line ends are no part of a key."""
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbf" + OLD.encode() + b"\r\n" + NEW.encode() + b"\r\n")
+    monkeypatch.setenv(KEY_FILE_ENV, str(file))
+    found = find_keyring()
+    assert found is not None
+    assert found.sign(b"message") == ring(OLD).sign(b"message")
+
+
+def test_no_local_variable_shows_a_key() -> None:
+    """Printers that show the local variables of our frames show no key, too short or in use."""
+    short = "hunter2"
+    with pytest.raises(SettingsError) as too_short:
+        Keyring(lambda: short)
+    key_id, _ = ring(OLD).sign(b"message")
+    with pytest.raises(SignatureError) as wrong:
+        ring(OLD).verify(key_id, bytes(32), b"message")
+    for caught in (too_short, wrong):
+        frames = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+        assert frames
+        assert short not in repr(frames)
+        assert OLD not in repr(frames)
 
 
 def test_rotation(tmp_path: Path) -> None:

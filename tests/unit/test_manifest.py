@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redis_state_sync.components import is_name
 from redis_state_sync.errors import DecodeError, EncodeError
 from redis_state_sync.manifest import Component, Manifest, Piece, Writer, digest_of
 
-pieces = st.builds(Piece, st.binary(min_size=16, max_size=16).map(bytes.hex), st.integers(0, 2**30))
+pieces = st.builds(Piece, st.binary(min_size=16, max_size=16).map(bytes.hex), st.integers(0, 2**29))
+names = st.text(min_size=1, max_size=8).filter(is_name)
 manifests = st.builds(
     Manifest,
     st.builds(Writer, st.text(max_size=8), st.text(max_size=8), st.integers(0, 2**22)),
     st.integers(0, 2**50),
-    st.dictionaries(
-        st.text(max_size=8), st.builds(Component, st.lists(pieces, max_size=3).map(tuple))
-    ),
+    st.dictionaries(names, st.builds(Component, st.lists(pieces, max_size=3).map(tuple))),
     st.none() | st.integers(0, 2**63 - 1),
 )
 

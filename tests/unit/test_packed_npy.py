@@ -17,6 +17,7 @@ from redis_state_sync import packed_npy
 from redis_state_sync.codec import decode, encode
 from redis_state_sync.errors import DecodeError, EncodeError
 from redis_state_sync.packed_npy import looks_packed
+from tests.unit.bounds import assert_linear
 from tests.unit.test_codec_hostile import crafted
 from tests.unit.trees import arrays, identical
 
@@ -176,6 +177,30 @@ def test_a_bomb_is_not_inflated() -> None:
     assert looks_packed(bomb[:-16])
     with pytest.raises(EncodeError, match="more than"):
         encode(bomb)
+
+
+def test_looking_takes_linear_time() -> None:
+    """How long it takes to look at a text is in proportion to it, whatever it inflates to: C58."""
+    noise = np.random.default_rng(0).bytes(1 << 20)
+
+    def make(size: int) -> Any:
+        # Stored, it hardly shrinks: what is not yet inflated is long for long.
+        text = base64.b64encode(zlib.compress(noise[:size], 0)[:-4] + b"oops").decode()
+        return lambda: [looks_packed(text) for _ in range(5)]
+
+    assert_linear(make, 1 << 17)
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) - 20, 3 << 16, (3 << 16) + 1, 1_000_000])
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_slices_hide_nothing(size: int, level: int) -> None:
+    """A stream that ends at, before or behind the border of a slice is seen as complete: C48."""
+    noise = np.random.default_rng(0).bytes(size)
+    for cut in range(-3, 12):
+        stream = zlib.compress(noise[: size - cut] if cut > 0 else noise + bytes(-cut), level)
+        text = base64.b64encode(stream).decode()
+        assert looks_packed(text)
+        assert not looks_packed(base64.b64encode(stream[:-1]).decode())
 
 
 def test_an_archive_is_no_array() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -248,6 +250,17 @@ def test_close_flushes(store: ScriptedStore) -> None:
     publisher.close()
     with pytest.raises(SettingsError, match="closed"):
         publisher.publish(state(3))
+
+
+def test_a_closed_publisher_is_let_go(store: ScriptedStore) -> None:
+    """Nothing keeps a closed publisher and its states in memory, not even the interpreter's end."""
+    publisher = StatePublisher(store, "n", heartbeat_s=3600)
+    publisher.publish(state(1)).wait(WAIT)
+    publisher.close(WAIT)
+    left = weakref.ref(publisher)
+    del publisher
+    gc.collect()
+    assert left() is None
 
 
 def test_flush(store: ScriptedStore) -> None:

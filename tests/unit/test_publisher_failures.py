@@ -9,6 +9,7 @@ import time
 import pytest
 
 from redis_state_sync import (
+    Keyring,
     PublishTimeoutError,
     StalePublisherError,
     StatePublisher,
@@ -153,6 +154,41 @@ def test_a_failing_clean_up_harms_no_version(store: ScriptedStore) -> None:
         publisher.flush(WAIT)
         assert len(store.newest(publisher.keys, count=9, timeout=1)) == 1
         assert publisher.stats.failures == {"network": 1}
+
+
+def test_a_clean_up_that_never_works_warns_once(
+    store: ScriptedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that lets nobody delete is counted each time and warned of once."""
+    with publishing(store, history=1) as publisher:
+        store.fail_next("drop", StoreError("unknown command 'UNLINK'"), times=3)
+        for number in range(6):
+            publisher.publish(state(number)).wait(WAIT)
+            publisher.flush(WAIT)
+        # The next version clears up, too, and does not count it.
+        assert publisher.stats.failures.keys() == {"server"}
+        assert publisher.stats.failures["server"] >= 2
+        assert caplog.text.count("retain failed") == 1
+        store.fail_next("drop", DOWN)
+        publisher.publish(state(7)).wait(WAIT)
+        publisher.flush(WAIT)
+    assert caplog.text.count("retain failed") == 2
+
+
+def test_a_clean_up_without_the_key_keeps_the_thread_alive(store: ScriptedStore) -> None:
+    """A signing key that is gone while old versions are looked at ends no publisher."""
+    keys = ["k" * 32]
+    with publishing(store, keyring=Keyring(lambda: "".join(keys))) as publisher:
+        looks = store.calls["newest"]
+        with store.paused("newest"):
+            publisher.publish(state(1)).wait(WAIT)
+            store.wait_for_calls("newest", looks + 1)
+            publisher._announcer.retention._stored.clear()  # So that it reads every record.
+            key = keys.pop()
+        publisher.flush(WAIT)
+        assert publisher.stats.failures == {"settings": 1}
+        keys.append(key)
+        assert publisher.publish(state(2)).wait(WAIT).number == 2
 
 
 def test_a_wiped_store_is_filled_by_the_heartbeat(store: ScriptedStore) -> None:

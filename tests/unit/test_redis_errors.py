@@ -104,6 +104,37 @@ def test_settings_errors_stay() -> None:
     assert translated(error, "poll", WHERE) is error
 
 
+@pytest.mark.parametrize(
+    ("error", "cls", "remedy"),
+    [
+        (redis.ResponseError("DENIED protected mode"), errors.StoreAuthError, "PASSWORD_FILE"),
+        (redis.ResponseError("NOREPLICAS Not enough"), errors.StoreReadOnlyError, "min-replicas"),
+        (redis.ResponseError("unknown command 'XADD'"), errors.StoreError, "renamed"),
+        (redis.ResponseError("WRONGTYPE Operation"), errors.StoreError, "another namespace"),
+        (redis.ResponseError("DB index is out of range"), errors.StoreError, "behind the host"),
+        (redis.ResponseError("max number of clients reached"), errors.StoreError, "maxclients"),
+        (
+            redis.ConnectionError("max number of clients reached"),
+            errors.StoreUnavailableError,
+            "maxclients",
+        ),
+    ],
+)
+def test_remedies(error: Exception, cls: type, remedy: str) -> None:
+    """What a server's settings forbid comes with what to change."""
+    ours = translated(error, "poll", WHERE)
+    assert type(ours) is cls
+    assert remedy in str(ours)
+
+
+@pytest.mark.parametrize("operation", ["fetch", "upload", "drop", "note"])
+def test_a_server_that_answered_before_needs_no_tls(operation: str) -> None:
+    """A connection that closes in a transfer is not blamed on TLS: polls came through."""
+    closed = redis.ConnectionError("Connection closed by server.")
+    assert "TLS" in str(translated(closed, "poll", WHERE))
+    assert "TLS" not in str(translated(closed, operation, WHERE))
+
+
 @pytest.mark.parametrize("command", ["AUTH", "HELLO"])
 def test_quoted_arguments_are_cut_off(command: str) -> None:
     """A server that quotes an unknown AUTH or HELLO does not put the password in the error: C94."""

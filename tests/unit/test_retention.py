@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redis_state_sync import errors, open_store
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest, Piece, Writer
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.records import Records
 from redis_state_sync.retention import Retention, to_drop
 from redis_state_sync.version import Version
+from tests.unit.peers import peer, silent
 
 
 def manifest(*digests: int) -> Manifest:
@@ -79,3 +84,16 @@ def test_drops_what_an_earlier_learner_left() -> None:
     assert [e.version for e in store.newest(keys, count=9, timeout=1)] == [Version(2, 1)]
     digests = [f"{d:032x}" for d in (1, 2, 3)]
     assert store.get_blobs(keys, digests, timeout=1) == [None, None, b"x"]
+
+
+def test_a_server_that_hangs_is_left_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a version may take to send, looking for what to drop does not: C72, C76."""
+    monkeypatch.setattr("redis_state_sync.retention._LOOK_TIMEOUT_S", 0.1)
+    with peer(silent) as url:
+        store = open_store(url)
+        retention = Retention(store, Keys("n"), Records(Keys("n"), None), 4)
+        started = time.monotonic()
+        with pytest.raises(errors.StoreTimeoutError):
+            retention.keep(Version(1, 1), manifest(1), timeout=30.0)
+        assert time.monotonic() - started < 5.0
+        store.close()

@@ -20,6 +20,7 @@ from redis_state_sync.testing import (
     ScriptedStore,
     skip_or_fail,
 )
+from redis_state_sync.testing.fake_server import import_fakeredis
 from redis_state_sync.version import Version
 from tests.unit.states import WAIT, Reader, number_in, publishing, state
 
@@ -130,6 +131,21 @@ def test_skip_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match=r"needs a server.*CI is set"):
         skip_or_fail("needs a server")
+
+
+@pytest.mark.parametrize("old", ["2.40.0", "2.9", "1.10.1"])
+def test_an_old_fakeredis(monkeypatch: pytest.MonkeyPatch, old: str) -> None:
+    """A fakeredis that differs from a server where it counts is refused by its version."""
+    monkeypatch.setattr("redis_state_sync.testing.fake_server.version", lambda _: old)
+    with pytest.raises(ImportError, match=rf"fakeredis {old} .*redis-state-sync\[testing\]"):
+        import_fakeredis()
+
+
+@pytest.mark.parametrize("new", ["2.41.0", "2.41.1rc1", "3.0"])
+def test_a_new_fakeredis(monkeypatch: pytest.MonkeyPatch, new: str) -> None:
+    """Newer ones are taken."""
+    monkeypatch.setattr("redis_state_sync.testing.fake_server.version", lambda _: new)
+    assert import_fakeredis().FakeRedis
 
 
 def test_without_fakeredis(monkeypatch: pytest.MonkeyPatch) -> None:

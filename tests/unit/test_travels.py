@@ -19,6 +19,7 @@ from redis_state_sync import (
     events,
     open_store,
 )
+from redis_state_sync.credentials import with_password
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.redis_store import RedisStore
@@ -153,8 +154,7 @@ def test_a_pickled_store_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def password_of(store: Any) -> str | None:
-    password: str | None = store._make._endpoint.password
-    return password
+    return with_password(store._make._endpoint).password
 
 
 @pytest.mark.parametrize("way", WAYS[1:])

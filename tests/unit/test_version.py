@@ -35,6 +35,22 @@ def test_new_generation_beats_any_number() -> None:
     assert Version(2, 1) > Version(1, 2**64 - 1)
 
 
+@given(versions)
+def test_the_next_id_is_the_smallest_greater_one(version: Version) -> None:
+    """Nothing fits between a version and its next id; the greatest has none."""
+    text = version.next_id()
+    if text is None:
+        assert version == Version(2**64 - 1, 2**64 - 1)
+        return
+    following = Version.parse(text)
+    assert version < following
+    assert following in (
+        Version(version.generation, min(version.number + 1, 2**64 - 1)),
+        Version(min(version.generation + 1, 2**64 - 1), 0),
+    )
+    assert following.number == 0 or following.number == version.number + 1
+
+
 def test_claim() -> None:
     """Number 0 is a take-over record, and every other number a state."""
     assert Version(5, 0).is_claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from typing import Any, TypeVar
 
@@ -10,7 +11,12 @@ from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 
-from redis_state_sync.rllib.config_mixin import RedisStateConfigMixin, attach
+from redis_state_sync.rllib.config_mixin import (
+    RedisStateConfigMixin,
+    attach,
+    check_algorithm_config,
+    check_not_frozen,
+)
 from redis_state_sync.settings import Settings
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig)
@@ -50,6 +56,8 @@ def with_redis_state(
             it was.
     """
     chosen = Settings.create(url=url, namespace=namespace, **settings)
+    check_algorithm_config(config)
+    check_not_frozen(config)
     attach(config, chosen)
     if not isinstance(config, RedisStateConfigMixin):
         # The class, not the object: RLlib builds its own copies from class and attributes.
@@ -59,8 +67,18 @@ def with_redis_state(
 
 @functools.cache
 def _with_mixin(base: type) -> type:
-    """The class with the mixin: one of the above, or one made here, which pickles by value."""
+    """The class with the mixin: one of the above, or one made here."""
     for known in (RedisPPOConfig, RedisIMPALAConfig, RedisAPPOConfig):
         if known.__bases__[1] is base:
             return known
-    return type(f"Redis{base.__name__}", (RedisStateConfigMixin, base), {"__doc__": base.__doc__})
+    body = {"__doc__": base.__doc__, "__module__": __name__}
+    made = type(f"Redis{base.__name__}", (RedisStateConfigMixin, base), body)
+    # No module has the class, so pickle could not find it: it is made again where it arrives.
+    copyreg.pickle(made, lambda config: (_revived, (base, config.__dict__)))
+    return made
+
+
+def _revived(base: type, state: dict[str, Any]) -> Any:
+    config: Any = object.__new__(_with_mixin(base))
+    config.__dict__.update(state)
+    return config

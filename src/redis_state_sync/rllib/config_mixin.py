@@ -14,9 +14,9 @@ from typing_extensions import Self
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.rllib.env_runners import (
     SETTINGS_ATTRIBUTE,
-    RedisEnvRunnerMixin,
     RedisMultiAgentEnvRunner,
     RedisSingleAgentEnvRunner,
+    follows,
 )
 from redis_state_sync.rllib.hooks import on_algorithm_init, on_train_result
 from redis_state_sync.settings import Settings
@@ -50,6 +50,24 @@ def attach(config: Any, settings: Settings) -> None:
             setattr(config, attribute, [hook, *hooks])
 
 
+def check_algorithm_config(config: object) -> None:
+    """Raises `SettingsError` for anything but an AlgorithmConfig object."""
+    if not isinstance(config, AlgorithmConfig):
+        what = config.__name__ if isinstance(config, type) else f"a {type(config).__name__}"
+        raise SettingsError(
+            f"with_redis_state takes an AlgorithmConfig, as PPOConfig() makes one, not {what}"
+        )
+
+
+def check_not_frozen(config: AlgorithmConfig) -> None:
+    """Raises `SettingsError` for a config that can not be changed any more."""
+    if config._is_frozen:
+        raise SettingsError(
+            "the config is frozen, as that of a built Algorithm is: set redis_state before it is "
+            "built, or on config.copy(copy_frozen=False)"
+        )
+
+
 def _env_runner_class(config: Any) -> type:
     current = config.env_runner_cls
     if current in _STOCK or current in _OURS:
@@ -58,17 +76,21 @@ def _env_runner_class(config: Any) -> type:
                 "redis_state can not record episodes yet: leave out config.offline_data(output=...)"
             )
         return RedisMultiAgentEnvRunner if config.is_multi_agent else RedisSingleAgentEnvRunner
-    if isinstance(current, type) and issubclass(current, RedisEnvRunnerMixin):
+    if isinstance(current, type) and follows(current):
         if config.is_multi_agent and issubclass(current, SingleAgentEnvRunner):
             raise SettingsError(
                 f"the config is multi-agent, but its env_runner_cls {current.__name__} is a "
                 "SingleAgentEnvRunner: derive it from MultiAgentEnvRunner"
             )
         return current
+    if config.is_multi_agent:
+        stock = "MultiAgentEnvRunner"
+    else:
+        stock = "SingleAgentEnvRunner"
     name = getattr(current, "__name__", str(current))
     raise SettingsError(
         f"env_runner_cls {name} would not follow the published state: put the mixin first among "
-        f"its bases, as in class {name}(RedisEnvRunnerMixin, SingleAgentEnvRunner), from "
+        f"its bases, as in class {name}(RedisEnvRunnerMixin, {stock}), from "
         "redis_state_sync.rllib"
     )
 
@@ -97,6 +119,7 @@ class RedisStateConfigMixin(AlgorithmConfig):
         Raises:
             SettingsError: If a setting is unknown or wrong; nothing is changed.
         """
+        check_not_frozen(self)
         self.redis_state_settings = self._checked_settings().replace(**settings)
         return self
 

@@ -84,6 +84,7 @@ class RedisEnvRunnerMixin(_EnvRunner):
             poll_timeout_s=settings.poll_timeout_s,
             first_timeout_s=settings.connect_timeout_s,
             transfer_timeout_s=settings.transfer_timeout_s,
+            max_state_bytes=settings.max_state_bytes,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
             keyring=find_keyring(required=settings.signed),
@@ -166,6 +167,15 @@ class RedisEnvRunnerMixin(_EnvRunner):
         if self._redis_state_subscriber is not None:
             self._redis_state_subscriber.close()
         super().stop()
+
+
+def follows(cls: type) -> bool:
+    """Whether an EnvRunner class polls in its `sample()`: the mixin stands before RLlib's class."""
+    order = cls.__mro__
+    stock = (SingleAgentEnvRunner, MultiAgentEnvRunner)
+    return RedisEnvRunnerMixin in order and all(
+        order.index(RedisEnvRunnerMixin) < order.index(base) for base in stock if base in order
+    )
 
 
 class RedisSingleAgentEnvRunner(RedisEnvRunnerMixin, SingleAgentEnvRunner):

@@ -20,7 +20,7 @@ from ray.rllib.utils.metrics import (
 from redis_state_sync.errors import PublishTimeoutError, SettingsError, StoreError
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
-from redis_state_sync.rllib.env_runners import PUSHED_VERSION, RedisEnvRunnerMixin
+from redis_state_sync.rllib.env_runners import PUSHED_VERSION, follows
 from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import learner_results
@@ -87,6 +87,7 @@ class LearnerSync:
                 connect_timeout_s=settings.connect_timeout_s,
                 transfer_timeout_s=settings.transfer_timeout_s,
                 keyring=find_keyring(required=settings.signed),
+                max_state_bytes=settings.max_state_bytes,
             )
             try:
                 self._log_start()
@@ -267,7 +268,7 @@ def _close(publisher: StatePublisher, server: Any) -> None:
 
 
 def _check_env_runner_class(cls: type) -> None:
-    if not issubclass(cls, RedisEnvRunnerMixin):
+    if not follows(cls):
         raise SettingsError(
             f"env_runner_cls {cls.__name__} does not follow the published state: declare it as "
             f"class {cls.__name__}(RedisEnvRunnerMixin, ...), or set it before with_redis_state"

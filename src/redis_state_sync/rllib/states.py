@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import ray
 from ray.rllib.core import (
     COMPONENT_ENV_TO_MODULE_CONNECTOR,
@@ -15,12 +16,19 @@ from ray.rllib.core import (
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 
 from redis_state_sync import components as names
+from redis_state_sync.errors import DecodeError
 from redis_state_sync.snapshot import Snapshot
 
 CONNECTORS = (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR)
 # A learner's own business, and possibly a function.
 _NOT_FOR_ENV_RUNNERS = {"should_module_be_updated"}
 _EXTRA = "extra/"
+_CHECKED_ELSEWHERE = {
+    COMPONENT_RL_MODULE,
+    *CONNECTORS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+}
 
 
 def resolved(state: Any) -> dict[str, Any]:
@@ -75,6 +83,9 @@ def from_components(
         components: Component name -> tree.
         seq_no: `WEIGHTS_SEQ_NO`; left out if None or if there are no weights.
         modules: Names of the components to take weights of; None: all.
+
+    Raises:
+        DecodeError: If the counters are none, or a name stands for something else.
     """
     state: dict[str, Any] = {}
     weights = modules_in(components if modules is None else modules)
@@ -86,10 +97,24 @@ def from_components(
         if name in CONNECTORS:
             state[name] = components[name]
         elif name == names.COUNTERS:
-            state.update(components[name])
+            state.update(_checked_counters(components[name]))
         elif name.startswith(_EXTRA):
-            state[name.removeprefix(_EXTRA)] = components[name]
+            key = name.removeprefix(_EXTRA)
+            if key in _CHECKED_ELSEWHERE:
+                raise DecodeError(f"component {name!r} would stand in for another")
+            state[key] = components[name]
     return state
+
+
+def _checked_counters(counters: Any) -> dict[str, Any]:
+    """Refuses what would stand in for another part of a state, or break `sample()` much later."""
+    if not isinstance(counters, dict) or counters.keys() - {NUM_ENV_STEPS_SAMPLED_LIFETIME}:
+        raise DecodeError(f"component {names.COUNTERS!r} holds something else than its counter")
+    for count in counters.values():
+        number = isinstance(count, (int, float, np.integer, np.floating))
+        if not number or not 0 <= count < 1 << 63:
+            raise DecodeError(f"component {names.COUNTERS!r} holds something that is no count")
+    return counters
 
 
 def from_snapshot(snapshot: Snapshot) -> dict[str, Any]:

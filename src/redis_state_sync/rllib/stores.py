@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redis_state_sync.backends import resolve_endpoint, store_from
 from redis_state_sync.credentials import EnvironmentCredentials
-from redis_state_sync.embedded import EmbeddedServer, short_temp_dir
+from redis_state_sync.embedded import EmbeddedServer, find_server, short_temp_dir
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.redis_store import RedisStore
@@ -30,12 +30,18 @@ def start_embedded(settings: Settings, writer_id: str) -> EmbeddedServer | None:
     endpoint = resolve_endpoint(settings)
     if endpoint.scheme != "embedded":
         return None
-    credentials = EnvironmentCredentials(endpoint, settings.password_env)
-    password = credentials.get_credentials()[-1] if credentials.available() else None
+    find_server()  # Before a password is read, which an error's frames would hold.
     host, port = endpoint.hosts[0] if endpoint.hosts else (None, 0)
     return EmbeddedServer(
-        socket_path=_socket_path(writer_id), host=host, port=port, password=password
+        socket_path=_socket_path(writer_id),
+        host=host,
+        port=port,
+        password=_password(EnvironmentCredentials(endpoint, settings.password_env)),
     )
+
+
+def _password(credentials: EnvironmentCredentials) -> str | None:
+    return credentials.get_credentials()[-1] if credentials.available() else None
 
 
 def check_reach(settings: Settings, *, remote_runners: int, other_nodes: int) -> None:

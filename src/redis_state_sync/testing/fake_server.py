@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import threading
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import redis
@@ -15,19 +18,28 @@ FAKE_SERVER_LIMIT_BYTES = 100_000
 """Bytes of one state (all components, encoded) that `redis_state_fake_server` takes."""
 
 
+OLDEST_FAKEREDIS = (2, 41)
+
+
 def import_fakeredis() -> Any:
     """Imports fakeredis.
 
     Raises:
-        ImportError: If it is missing; the message holds the line that installs it.
+        ImportError: If it is missing or too old; the message holds the line that installs it.
     """
+    remedy = "pip install 'redis-state-sync[testing]'"
     try:
         import fakeredis
     except ImportError as error:
         raise ImportError(
-            "this fixture of redis_state_sync.testing needs fakeredis: "
-            "pip install 'redis-state-sync[testing]'"
+            f"this fixture of redis_state_sync.testing needs fakeredis: {remedy}"
         ) from error
+    found = version("fakeredis")
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_FAKEREDIS:
+        raise ImportError(
+            f"fakeredis {found} takes versions that a real server refuses, and this fixture of "
+            f"redis_state_sync.testing needs a newer one: {remedy}"
+        )
     return fakeredis
 
 
@@ -95,9 +107,9 @@ class FakeStateServer:
 
 
 def _tcp_server(objection: Callable[[list[bytes]], str | None]) -> Any:
-    from fakeredis._clients import _tcp_server as tcp
+    tcp: Any = importlib.import_module(import_fakeredis().TcpFakeServer.__module__)
 
-    class Handler(tcp.TCPFakeRequestHandler):
+    class Handler(tcp.TCPFakeRequestHandler):  # type: ignore[misc]
         def setup(self) -> None:
             super().setup()
             socket: Any = self.current_client.get_socket()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from redis_state_sync.errors import StoreTimeoutError
 from redis_state_sync.keys import Keys
-from redis_state_sync.store import Entry, Store
+from redis_state_sync.store import LARGEST_FETCH, Entry, Store
 from redis_state_sync.version import Version
 
 T = TypeVar("T")
@@ -186,11 +186,18 @@ class ScriptedStore:
         )
 
     def get_blobs(
-        self, keys: Keys, digests: Sequence[str], *, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        timeout: float,
+        limit: int = LARGEST_FETCH,
     ) -> list[bytes | None]:
         """As the inner store's, but for what `corrupt` and `lose_blob` were told."""
         blobs = self._call(
-            "get_blobs", timeout, lambda: self.inner.get_blobs(keys, digests, timeout=timeout)
+            "get_blobs",
+            timeout,
+            lambda: self.inner.get_blobs(keys, digests, timeout=timeout, limit=limit),
         )
         return [self._as_told(d, blob) for d, blob in zip(digests, blobs, strict=True)]
 
