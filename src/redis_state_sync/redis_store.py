@@ -234,8 +234,9 @@ class RedisStore:
                 # A server that finds a value too long says so and hangs up in the middle of our
                 # sending; all that is left to see is a broken pipe.
                 raise StoreUnavailableError(
-                    f"{error} (if only uploads fail: the server's proto-max-bulk-len must allow "
-                    f"values of {largest} bytes)"
+                    f"{error} (if only uploads fail: the server's proto-max-bulk-len, "
+                    "client-query-buffer-limit and maxmemory-clients must allow values of "
+                    f"{largest} bytes)"
                 ) from error
 
     def ask_for_blob(self, keys: Keys, digest: str, *, ttl_s: float, timeout: float) -> None:
@@ -270,7 +271,7 @@ class RedisStore:
                 # A server that may not hold so much for one client hangs up without a word.
                 raise StoreUnavailableError(
                     f"{error} (if only fetches fail: the server's client-output-buffer-limit "
-                    "normal must allow replies of 64 MiB, or be 0)"
+                    "normal and maxmemory-clients must allow replies of 64 MiB, or be 0)"
                 ) from error
             for blob in blobs[start:]:
                 if blob is not None and not isinstance(blob, bytes):

@@ -112,11 +112,12 @@ def test_an_evicting_server(start: Start) -> None:
     publisher.close()
 
 
-def test_a_server_that_takes_small_values_only(start: Start) -> None:
+@pytest.mark.parametrize("limit", ["proto-max-bulk-len", "client-query-buffer-limit"])
+def test_a_server_that_takes_small_values_only(start: Start, limit: str) -> None:
     """What the server's limit on values refuses is an error that names the limit: C60."""
-    server = start("proto-max-bulk-len 1mb")
+    server = start(f"{limit} 1mb")
     publisher = StatePublisher(open_store(server.url), "n", heartbeat_s=3600)
-    with pytest.raises(errors.StoreUnavailableError, match=r"proto-max-bulk-len.*4194304 bytes"):
+    with pytest.raises(errors.StoreUnavailableError, match=rf"{limit}.*4194304 bytes"):
         publisher.publish(noise(1)).wait(WAIT, fail_fast=True)
     # One within the limit replaces it, and is stored.
     publisher.publish({"rl_module/p": 0, "number": 2}).wait(WAIT)
