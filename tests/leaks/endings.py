@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
@@ -78,6 +79,8 @@ def wrong_password(url: str) -> None:
 
 def main(kind: str, url: str) -> None:
     """Runs one of them."""
+    # Who was started by a shell in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     {
         each.__name__: each
         for each in (small, large, later, reading, callback, own_server, wrong_password)
