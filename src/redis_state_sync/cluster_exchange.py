@@ -27,7 +27,7 @@ from redis_state_sync.errors import (
 from redis_state_sync.exchange import Batch, Exchange, converse, is_demoted
 from redis_state_sync.frames import ReplyTooLargeError
 from redis_state_sync.guarded import guarded
-from redis_state_sync.redis_errors import shown, translated
+from redis_state_sync.redis_errors import shown, translated, without_frames
 
 MAX_REDIRECTS = 5
 TRY_AGAIN_S = 0.02
@@ -49,12 +49,15 @@ class ClusterExchange(Exchange):
     ) -> None:
         self._make_for = make
         self._start = tuple(start)
-        # The one connector of a single server leads to any node here.
-        super().__init__(lambda: AnyNode(self._nodes, make, where), where)
+        super().__init__(lambda: None, where)  # `_begin` says how.
 
     def _begin(self) -> None:
         super()._begin()
         self._nodes = Nodes(self._start)
+        # The one connector of a single server leads to any node here. It does not refer to this
+        # object: one that is dropped would keep its connections until the next garbage collection.
+        to_any = partial(AnyNode, self._nodes, self._make_for, self._where)
+        self._connector = Connector(to_any, self._where)
         self._connectors: dict[Address, Connector] = {}
         self._closed = False
 
@@ -228,7 +231,7 @@ class AnyNode:
                 self._nodes.failed(node)
                 # The scheme tells whether the node is spoken to by TLS.
                 name = f"{self._where.partition(':')[0]}://{shown_address(node)}"
-                problem = translated(error, "connecting", name)
+                problem = translated(without_frames(error), "connecting", name)
                 if not isinstance(problem, StoreError):
                     raise problem from None
                 problems.append(problem)

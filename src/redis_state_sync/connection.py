@@ -27,7 +27,7 @@ from redis_state_sync.credentials import EnvironmentCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import SettingsError, StoreTimeoutError, StoreUnavailableError
 from redis_state_sync.guarded import guarded
-from redis_state_sync.redis_errors import connecting_hint
+from redis_state_sync.redis_errors import connecting_hint, without_frames
 from redis_state_sync.sentinels import Sentinels
 
 Pool = Any  # redis.ConnectionPool, or a look-alike such as fakeredis' own.
@@ -252,7 +252,7 @@ class Connector:
             connection = guarded(pool.connection_class)(**pool.connection_kwargs)
             connection.connect()
         except BaseException as error:
-            attempt.set_exception(_without_frames(error))
+            attempt.set_exception(without_frames(error))
         else:
             attempt.set_result(connection)
 
@@ -260,15 +260,6 @@ class Connector:
         with self._lock:
             if self._attempt is attempt:
                 self._attempt, self._lent = None, connection
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """Drops redis-py's frames: printers that show local variables would show the password."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__cause__ or link.__context__
-    return error
 
 
 def _disconnect(attempt: Future[Connection]) -> None:

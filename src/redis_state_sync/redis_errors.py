@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import ssl
+from typing import TypeVar
 
 import redis
 
 from redis_state_sync import errors
 from redis_state_sync.errors import SettingsError, StoreError
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 _RESP2_ONLY = (
     "this server, or a proxy before it, speaks RESP2 only: leave protocol=3 out of the store URL"
@@ -181,3 +184,17 @@ def _closed_hint(text: str, where: str) -> str:
     if _TLS_URL.match(where):
         return " (does the server ask for a client certificate? ssl_certfile and ssl_keyfile)"
     return " (does the port speak TLS? then rediss://)" if _PLAIN_URL.match(where) else ""
+
+
+def without_frames(error: ErrorT) -> ErrorT:
+    """Drops redis-py's frames, of what caused the error as well.
+
+    Printers that show local variables would show the password. And frames that hold the error that
+    they belong to, as redis-py's do, would keep all their callers' until the next garbage
+    collection.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

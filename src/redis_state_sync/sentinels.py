@@ -10,7 +10,7 @@ from redis_state_sync import errors
 from redis_state_sync.credentials import SENTINEL_PASSWORD_ENV, SentinelCredentials
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.guarded import guarded
-from redis_state_sync.redis_errors import translated
+from redis_state_sync.redis_errors import translated, without_frames
 
 # They say only that nobody was there: what another sentinel said tells more.
 _SILENT = (errors.StoreUnavailableError, errors.StoreTimeoutError)
@@ -64,7 +64,7 @@ class Sentinels:
             try:
                 address = self._ask(sentinel, service_name)
             except errors.StoreError as error:
-                problems.append(error)
+                problems.append(without_frames(error))
             else:
                 self.sentinels.remove(sentinel)
                 self.sentinels.insert(0, sentinel)

@@ -8,7 +8,10 @@ there may be none for minutes.
 from __future__ import annotations
 
 import gc
+import time
+import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from redis_state_sync import (
     Snapshot,
     StatePublisher,
     StoreError,
+    open_store,
 )
 from redis_state_sync.errors import EncodeError, StoreFullError, StoreTimeoutError
 from redis_state_sync.testing import ScriptedStore
@@ -125,6 +129,39 @@ PATHS = [
     Scene.a_blob_is_missing,
     Scene.a_poll_fails,
 ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:1",
+        "rediss://127.0.0.1:1",
+        "unix:///run/nowhere.sock",
+        "redis+sentinel://127.0.0.1:1/mymaster",
+        "redis+cluster://127.0.0.1:1",
+    ],
+)
+def test_a_dropped_store_is_freed(url: str) -> None:
+    """A store that nobody refers to lets go of its connections at once: C84."""
+    store: Any = open_store(url)
+    with pytest.raises(StoreError):
+        store.time_ms(timeout=WAIT)
+    exchange, connector = weakref.ref(store._exchange), weakref.ref(store._exchange._connector)
+    gc.disable()
+    try:
+        del store
+        assert exchange() is None
+        until_freed(connector)
+    finally:
+        gc.enable()
+
+
+def until_freed(ref: weakref.ref[Any]) -> None:
+    """The thread that connected refers to it for a moment longer."""
+    deadline = time.monotonic() + WAIT
+    while ref() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
