@@ -283,7 +283,7 @@ class RedisStore:
         """Pin name -> pinned version."""
         pairs = self._hash("pins", keys.pins, timeout)
         try:
-            return {_text(name).decode(): Version.parse(version) for name, version in pairs.items()}
+            return {name.decode(): Version.parse(version) for name, version in pairs.items()}
         except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 
@@ -323,10 +323,14 @@ class RedisStore:
 
     def _hash(self, operation: str, key: str, timeout: float) -> dict[bytes, bytes]:
         (reply,) = self._run(operation, [("HGETALL", key)], timeout, stall=REPLY_TIMEOUT_S)
-        if isinstance(reply, dict):  # RESP3; RESP2 answers with a flat list.
-            return reply
         try:
-            return dict(zip(reply[::2], reply[1::2], strict=True))
+            # RESP2 answers with a flat list, RESP3 with a map.
+            pairs = (
+                reply
+                if isinstance(reply, dict)
+                else dict(zip(reply[::2], reply[1::2], strict=True))
+            )
+            return {_text(name): _text(value) for name, value in pairs.items()}
         except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 

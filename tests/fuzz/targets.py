@@ -7,7 +7,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import hiredis
@@ -18,9 +18,12 @@ from redis_state_sync import codec
 from redis_state_sync.endpoint import parse_url
 from redis_state_sync.errors import CodecError, SettingsError, StoreError, VersionError
 from redis_state_sync.frames import Frames, ReplyTooLargeError
+from redis_state_sync.keyring import Keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import MAX_MANIFEST_ITEMS, Manifest
+from redis_state_sync.manifest import BLAKE2B, MAX_MANIFEST_ITEMS, Manifest
+from redis_state_sync.records import Records
 from redis_state_sync.redis_store import RedisStore
+from redis_state_sync.store import Entry
 from redis_state_sync.untrusted import MAX_ITEMS, has_more_items, unpack
 from redis_state_sync.version import Version
 from tests.fuzz import mutate, seeds
@@ -147,44 +150,82 @@ def _no_connection(*args: Any) -> NoReturn:
 
 
 KEYS = Keys("n")
+# Seconds for each call: enough for all that does not wait.
+SOON = 0.05
 CALLS: list[Callable[[RedisStore], Any]] = [
-    lambda s: s.newest(KEYS, count=16, timeout=0.2),
-    lambda s: s.get_blobs(KEYS, ["0" * 32, "1" * 32], timeout=0.2, limit=1000),
-    lambda s: s.time_ms(timeout=0.2),
-    lambda s: s.server_facts(timeout=0.2),
-    lambda s: s.pins(KEYS, timeout=0.2),
-    lambda s: s.append(KEYS, Version(1, 1), b"m", ttl_s=10, timeout=0.2),
-    lambda s: s.refresh(KEYS, ["0" * 32], ttl_s=10, timeout=0.2),
-    lambda s: s.note_reader(KEYS, "me", "1-1", ttl_s=10, timeout=0.2),
-    lambda s: s.put_blobs(KEYS, {"0" * 32: b"x"}, ttl_s=10, timeout=0.2),
-    lambda s: s.drop(KEYS, [Version(1, 1)], ["0" * 32], timeout=0.2),
+    lambda s: s.newest(KEYS, count=16, timeout=SOON),
+    lambda s: s.get_blobs(KEYS, ["0" * 32, "1" * 32], timeout=SOON, limit=1000),
+    lambda s: s.time_ms(timeout=SOON),
+    lambda s: s.server_facts(timeout=SOON),
+    lambda s: s.pins(KEYS, timeout=SOON),
+    lambda s: s.append(KEYS, Version(1, 1), b"m", ttl_s=10, timeout=SOON),
+    lambda s: s.refresh(KEYS, ["0" * 32], ttl_s=10, timeout=SOON),
+    lambda s: s.note_reader(KEYS, "me", "1-1", ttl_s=10, timeout=SOON),
+    lambda s: s.put_blobs(KEYS, {"0" * 32: b"x"}, ttl_s=10, timeout=SOON),
+    lambda s: s.drop(KEYS, [Version(1, 1)], ["0" * 32], timeout=SOON),
+    lambda s: s.ask_for_blob(KEYS, "0" * 32, ttl_s=10, timeout=SOON),
+    lambda s: s.forget_readers(KEYS, now_ms=10**12, ttl_s=10, timeout=SOON),
 ]
+NODES = (("one.example", 1), ("two.example", 2))
 
 
 def replies(data: bytes) -> None:
-    """Whatever a server sends, a call of the store gives a value or a StoreError, in time."""
+    """Whatever a server or the nodes of a cluster send, a call gives a value or a StoreError."""
     if len(data) < 4:
         return
     call, protocol, piece, silent = CALLS[data[0] % len(CALLS)], data[1] % 4, data[2], data[3] % 2
-    pool = redis.ConnectionPool(
-        connection_class=_Connection,
-        served=(data[4:], piece or 1 << 16, bool(silent)),
-        protocol=3 if protocol == 3 else 2,
-        db=1 if protocol == 1 else 0,
-        password="x" if protocol == 2 else None,
-        socket_timeout=0.2,
-        retry=None,
-        health_check_interval=0,
-    )
-    store = RedisStore(lambda: pool, "here")
+
+    def pool(node: tuple[str, int] = ("here", 1)) -> redis.ConnectionPool:
+        return redis.ConnectionPool(
+            connection_class=_Connection,
+            served=(data[4:], piece or 1 << 16, bool(silent)),
+            host=node[0],
+            port=node[1],
+            protocol=3 if protocol == 3 else 2,
+            db=1 if protocol == 1 else 0,
+            password="x" if protocol == 2 else None,
+            socket_timeout=SOON,
+            socket_connect_timeout=SOON,
+            retry=None,
+            health_check_interval=0,
+        )
+
+    store = RedisStore(pool, "redis://here", cluster=NODES if data[3] & 2 else ())
     started = time.monotonic()
     try:
         call(store)
     except StoreError:
         pass
     store.close()
-    if time.monotonic() - started > 5:  # 0.2 s are allowed; the machine is shared
+    if time.monotonic() - started > 8:  # The machine is shared.
         raise ViolationError(f"{len(data)} bytes took {time.monotonic() - started:.1f} s")
+
+
+VERSION = Version(1_700_000_000_000, 1)
+KEYRING = Keyring(lambda: "0123456789abcdef" * 2)
+SIGNED = Records(KEYS, KEYRING)
+UNSIGNED = Records(KEYS, None)
+OURS = [SIGNED.seal(VERSION, replace(Manifest.decode(m), algorithm=BLAKE2B)) for m in
+        seeds.manifests()]  # fmt: skip
+
+
+def records(data: bytes) -> None:
+    """Without a key a record or a CodecError; with a key only what was signed with it."""
+    try:
+        UNSIGNED.open(Entry(VERSION, data))
+    except CodecError:
+        pass
+    try:
+        SIGNED.open(Entry(VERSION, data))
+    except CodecError:
+        return
+    if not any(same_record(data, ours) for ours in OURS):
+        raise ViolationError("a record that was never signed")
+
+
+def same_record(a: bytes, b: bytes) -> bool:
+    """Whether two envelopes hold the same, however long their headers are written."""
+    return bool(msgpack.unpackb(a) == msgpack.unpackb(b))
 
 
 class _Pairs(list[Any]):
@@ -203,9 +244,16 @@ def items(data: bytes) -> None:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, _Pairs):
-        return 1 + sum(1 + _count(inner) for _, inner in value)
-    return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
+    count, waiting = 0, [value]  # Deeper than Python goes.
+    while waiting:
+        inner = waiting.pop()
+        count += 1
+        if isinstance(inner, _Pairs):
+            count += len(inner)
+            waiting += [item for _, item in inner]
+        elif isinstance(inner, list):
+            waiting += inner
+    return count
 
 
 _NOTHING = object()
@@ -246,9 +294,9 @@ def _check_reply(reply: Any) -> None:
 
 def _with_flags() -> list[bytes]:
     return [
-        bytes([call, protocol, piece, 0]) + text
+        bytes([call, protocol, piece, cluster]) + text
         for call in range(len(CALLS))
-        for protocol, piece in ((0, 0), (3, 1))
+        for protocol, piece, cluster in ((0, 0, 0), (3, 1, 0), (0, 0, 2))
         for text in seeds.replies()
     ]
 
@@ -285,6 +333,13 @@ TARGETS = {
     "replies": Target(
         replies, _with_flags, ("redis_store", "exchange", "frames", "guarded", "redis_errors"),
         mutate.replies, 0.2,
+    ),
+    "records": Target(
+        records,
+        lambda: [*OURS, *seeds.manifests()],
+        ("records", "keyring"),
+        mutate.manifest,
+        0.05,
     ),
     "frames": Target(
         frames, lambda: [b"\0" + text for text in seeds.replies()], ("frames",), mutate.replies,

@@ -35,11 +35,15 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "refresh": lambda s: s.refresh(KEYS, ["0" * 32], ttl_s=10, timeout=WAIT),
     "note_reader": lambda s: s.note_reader(KEYS, "me", "1-1", ttl_s=10, timeout=WAIT),
     "put_blobs": lambda s: s.put_blobs(KEYS, {"0" * 32: b"x"}, ttl_s=10, timeout=WAIT),
+    "ask_for_blob": lambda s: s.ask_for_blob(KEYS, "0" * 32, ttl_s=10, timeout=WAIT),
+    "forget_readers": lambda s: s.forget_readers(KEYS, now_ms=10**12, ttl_s=10, timeout=WAIT),
     "drop": lambda s: s.drop(KEYS, [Version(1, 1)], ["0" * 32], timeout=WAIT),
 }
 NINES = b"$400\r\n" + b"9" * 400 + b"\r\n"
 MANIFEST = b"*2\r\n$8\r\nmanifest\r\n$1\r\nx\r\n"
 REPLIES = [
+    b"*2\r\n$2\r\nme\r\n:5\r\n", b"*2\r\n:5\r\n$2\r\nme\r\n", b"%1\r\n$2\r\nme\r\n_\r\n",
+    b"-MOVED x\r\n", b"-ASK 5 6\r\n", b"-MOVED 1 :0\r\n", b"-MOVED 99999 [::1]:99999999\r\n",
     b":9999999999\r\n", b"$-1\r\n", b"_\r\n", b"*-1\r\n", b"*0\r\n", b"+\r\n", b"#t\r\n",
     b",nan\r\n", b"-\r\n", b"-ERR \xff\xfe\r\n", b"(99999999999999999999\r\n",
     b"*2\r\n,inf\r\n,inf\r\n", b"*1\r\n-ERR x\r\n", b"*2\r\n-ERR x\r\n-ERR y\r\n",
@@ -57,9 +61,12 @@ REPLIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_whatever_a_server_answers(call: Callable[[Store], Any], protocol: int) -> None:
+def test_whatever_a_server_answers(
+    call: Callable[[Store], Any], protocol: int, scheme: str
+) -> None:
     """Any reply to any call gives a value or a StoreError, in both protocols: C5, C58."""
     current: list[bytes] = [b""]
 
@@ -74,7 +81,7 @@ def test_whatever_a_server_answers(call: Callable[[Store], Any], protocol: int) 
     with peer(answering) as url:
         for reply in REPLIES:
             current[0] = reply
-            store = open_store(f"{url}?protocol={protocol}")
+            store = open_store(f"{url}?protocol={protocol}".replace("redis", scheme, 1))
             try:
                 call(store)
             except errors.StoreError:
