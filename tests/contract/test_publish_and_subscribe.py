@@ -93,10 +93,13 @@ def test_readers_never_see_a_mixture(backend: Backend, keys: Keys) -> None:
     reader.join(WAIT)
     publisher.close()
     assert problems == []
-    assert all(expected[version.number] == number for version, number in applied)
+    for version, number in applied:
+        # What the heartbeat publishes again holds what the version before it held.
+        assert number == expected[max(n for n in expected if n <= version.number)]
     versions = [version for version, _ in applied]
     assert versions == sorted(set(versions))
-    assert versions[-1] == final
+    assert final is not None
+    assert versions[-1] >= final
     assert len(versions) > 3
 
 
