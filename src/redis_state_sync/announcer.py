@@ -22,7 +22,7 @@ from redis_state_sync.records import Records
 from redis_state_sync.retention import Retention
 from redis_state_sync.store import Entry, Store
 from redis_state_sync.takeover import Tenure
-from redis_state_sync.version import Version
+from redis_state_sync.version import LAST_NUMBER, Version
 
 logger = logging.getLogger("redis_state_sync")
 
@@ -127,13 +127,23 @@ class Announcer:
             (top,) = self.store.newest(self.keys, timeout=self._probe_timeout_s) or (None,)
             if top is None:
                 raise  # Wiped in between, so nobody took over: it is tried again.
-            # Our own record on top means that an earlier try was stored and its reply lost.
-            if top.version != version or not self._holds(top, manifest):
-                self._tenure.contested(top, error)
-                version = Version(self.generation, number)
-                self._append(version, manifest)
+            version = self._beyond(top, number, manifest, error)
         self.last = Announced(version, manifest, sent, saved)
         return self.last
+
+    def _beyond(self, top: Entry, number: int, manifest: Manifest, error: NotNewerError) -> Version:
+        """A version that was refused: says under which one it is stored, or stores it."""
+        ours = top.version.generation == self.generation
+        if ours and self._holds(top, manifest):
+            return top.version  # An earlier try was stored, and its reply lost.
+        if ours and top.version.number < LAST_NUMBER:
+            # Who takes over has a greater generation: this was written by someone who may not.
+            number = top.version.number + 1
+        else:
+            self._tenure.contested(top, error)
+        version = Version(self.generation, number)
+        self._append(version, manifest)
+        return version
 
     def _append(self, version: Version, manifest: Manifest) -> None:
         record = self.records.seal(version, manifest)

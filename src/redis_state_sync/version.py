@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from redis_state_sync.errors import VersionError
 
 _LIMIT = 1 << 64  # A Redis Stream id is two unsigned 64-bit integers.
-LAST_GENERATION = _LIMIT - 1
+LAST_GENERATION = LAST_NUMBER = _LIMIT - 1
 
 
 @dataclass(frozen=True, order=True, slots=True)

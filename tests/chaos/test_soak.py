@@ -39,7 +39,7 @@ def test_a_run_with_violations(
     monkeypatch.setattr(recovery, "RECOVERED_S", -100.0)
     assert soak(tmp_path / "run", "--steps", "1", "--longest", "1") == 1
     printed = capsys.readouterr().out
-    assert "VIOLATION [5]" in printed
+    assert "VIOLATION [" in printed
     (again,) = (line for line in printed.splitlines() if line.startswith("again: "))
     words = shlex.split(again.removeprefix("again: "))
     assert words[:5] == ["python", "-m", "tests.chaos.soak", "--seed", "5"]
