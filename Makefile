@@ -51,7 +51,7 @@ types: $(STAMP) ## strict mypy on src
 	$(BIN)/mypy
 
 .PHONY: test
-test: lint types ## lint, types and all tests (12 minutes on 2 cores)
+test: lint types ## lint, types and all tests (about 20 minutes on 2 cores)
 	$(BIN)/python -m pytest $(ARGS)
 
 # They wait for servers to be replaced, or for what must not be answered.
