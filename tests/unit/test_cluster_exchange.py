@@ -328,25 +328,26 @@ def test_an_owner_that_is_slow_to_reach_stays_the_owner() -> None:
 
 
 def test_some_start_nodes_are_gone() -> None:
-    """With one node silent and one gone, the third is asked within the connect timeout: C73."""
+    """With two nodes silent and one gone, the last is asked within the connect timeout: C73."""
     asked: list[int] = []
 
     def counting(connection: Any) -> None:
         asked.append(1)
         silent(connection)
 
-    with nodes(1) as (third,), peer(counting) as hanging:
-        third.answer = lambda c: {b"AUTH": OK, b"TIME": TIME}.get(c[0], NOTHING)
-        start = (hanging.removeprefix("redis://"), "127.0.0.1:1", third)
+    with nodes(1) as (last,), peer(counting) as one, peer(counting) as two:
+        last.answer = lambda c: {b"AUTH": OK, b"TIME": TIME}.get(c[0], NOTHING)
+        silent_ones = (url.removeprefix("redis://") for url in (one, two))
+        start = (*silent_ones, "127.0.0.1:1", last)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("REDIS_STATE_SYNC_PASSWORD", SECRET)
             with opened(*start, connect_timeout_s=3.0) as store:
                 assert store.time_ms(timeout=3.0) == 5000
-                assert asked == [1]
+                assert asked == [1, 1]
                 # The one that answered is asked first from then on.
                 store.close()
                 poll(store)
-                assert asked == [1]
+                assert asked == [1, 1]
 
 
 def test_no_node_can_be_reached() -> None:
@@ -388,6 +389,35 @@ def test_a_closed_connection_is_replaced() -> None:
         node.says(HANGS_UP, NOTHING)
         poll(store)
         assert (node.connections, polls(node)) == (2, 3)
+
+
+def test_closed_during_a_call() -> None:
+    """A connection that is in use while the store is closed is not kept afterwards: C84."""
+    started, go_on = threading.Event(), threading.Event()
+
+    def slowly(command: list[bytes]) -> bytes:
+        started.set()
+        assert go_on.wait(WAIT)
+        return NOTHING
+
+    with nodes(1) as (node,), opened(node) as store:
+        node.answer = slowly
+        thread = threading.Thread(target=poll, args=(store,))
+        thread.start()
+        assert started.wait(WAIT)
+        store.close()
+        go_on.set()
+        thread.join(WAIT)
+        exchange: Any = store._exchange
+
+        def kept() -> list[Any]:
+            return [node for node, c in exchange._connectors.items() if c.ready]
+
+        assert kept() == []
+        poll(store)
+        assert (node.connections, len(kept())) == (2, 1)
+        store.close()
+        assert kept() == []
 
 
 def test_a_password_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
