@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from redis_state_sync.errors import StoreReplyError
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import Request, pack
 
 Address = tuple[str, int]
 
@@ -21,7 +21,7 @@ Address = tuple[str, int]
 _KEYLESS = {"TIME", "INFO"}
 # What a node answers to a command that it does not execute, and another one might.
 _REFUSALS = (AskError, MovedError, TryAgainError, ClusterDownError)
-_ASKING = pack("ASKING")
+_ASKING = Request(pack("ASKING"))
 # A node that names ever new ones can not fill the memory.
 _MOST_LEARNED = 16
 
@@ -50,23 +50,23 @@ class Rounds:
     `versions` at the new node, in the way of the one that is still to come.
 
     Args:
-        packed: The chunks to send for each command.
+        requests: What to send for each command.
     """
 
-    def __init__(self, packed: Sequence[list[Any]]) -> None:
-        self._packed = packed
-        self._refused = list(range(len(packed)))
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._refused = list(range(len(requests)))
         self._sent: list[int] = []
-        self.replies: list[Any] = [None] * len(packed)
+        self.replies: list[Any] = [None] * len(requests)
         self.asking: Address | None = None
 
-    def requests(self) -> list[list[Any]]:
+    def requests(self) -> list[Request]:
         """What to send next: to `asking` if that is set, else to the node that has the slot."""
         if self.asking is None:
             self._sent = list(self._refused)
-            return [self._packed[i] for i in self._sent]
+            return [self._requests[i] for i in self._sent]
         self._sent = [i for i in self._refused if isinstance(self.replies[i], AskError)]
-        return [chunks for i in self._sent for chunks in (_ASKING, self._packed[i])]
+        return [request for i in self._sent for request in (_ASKING, self._requests[i])]
 
     def answered(self, answers: Sequence[Any], node: Address) -> Redirect | None:
         """Takes the replies of a node to `requests`, and says where it sends us, if it does.

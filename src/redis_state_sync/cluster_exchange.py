@@ -28,6 +28,7 @@ from redis_state_sync.exchange import Batch, Exchange, converse, is_demoted
 from redis_state_sync.frames import ReplyTooLargeError
 from redis_state_sync.guarded import guarded
 from redis_state_sync.redis_errors import shown, translated, without_frames
+from redis_state_sync.resp import Request
 
 MAX_REDIRECTS = 5
 TRY_AGAIN_S = 0.02
@@ -68,10 +69,13 @@ class ClusterExchange(Exchange):
         for connector in list(self._connectors.values()):
             connector.close()
 
+    def mark(self) -> None:
+        """None: a slot that moves takes its tracking along to nobody."""
+
     def _send(self, batch: Batch) -> list[Any]:
         self._closed = False
         slot = slot_of(batch.commands)
-        rounds = Rounds(batch.packed)
+        rounds = Rounds(batch.requests)
         lost: Lost = {}
         redirects = 0
         while True:
@@ -114,7 +118,7 @@ class ClusterExchange(Exchange):
                 return rounds.replies
 
     def _ask(
-        self, target: Address | None, requests: list[list[Any]], batch: Batch, lost: Lost
+        self, target: Address | None, requests: list[Request], batch: Batch, lost: Lost
     ) -> tuple[Connection, list[Any]] | None:
         """Sends requests to a node, or (None) to any.
 
@@ -143,7 +147,7 @@ class ClusterExchange(Exchange):
                 raise lost[node]
             try:
                 return connection, converse(
-                    connection, replace(batch, packed=requests), fresh=fresh
+                    connection, replace(batch, requests=requests, tracked=False), fresh=fresh
                 )
             except ReplyTooLargeError:
                 raise
@@ -156,7 +160,7 @@ class ClusterExchange(Exchange):
     def _connector_to(self, target: Address | None, lost: Lost) -> Connector:
         if target is None:
             for node, connector in self._connectors.items():
-                if connector.ready and node not in lost:
+                if connector.idle is not None and node not in lost:
                     return connector
             return self._connector
         if target not in self._connectors:

@@ -188,10 +188,10 @@ class Connector:
         return connection, True
 
     @property
-    def ready(self) -> bool:
-        """Whether `acquire` has a connection at hand."""
+    def idle(self) -> Connection | None:
+        """The connection that `acquire` has at hand, if any."""
         with self._lock:
-            return self._idle is not None and self._pid == os.getpid()
+            return self._idle if self._pid == os.getpid() else None
 
     def release(self, connection: Connection) -> None:
         """Gives back a connection on which every reply was read.

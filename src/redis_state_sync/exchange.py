@@ -14,14 +14,17 @@ import redis
 from redis_state_sync.connection import Connection, Connector, Pool, remaining
 from redis_state_sync.errors import RedisStateSyncError, StoreReplyError, StoreTimeoutError
 from redis_state_sync.frames import ReplyTooLargeError
-from redis_state_sync.guarded import allow, be_patient
+from redis_state_sync.line import line_over
 from redis_state_sync.redis_errors import shown, translated
-from redis_state_sync.resp import pack, parts
+from redis_state_sync.resp import Request, pack, pack_again
+from redis_state_sync.tracking import Mark, ask, ask_tracked, mark_of
 
 Command = tuple[Any, ...]
 
 # For all replies of one exchange, unless the caller knows better: a thousand large manifests.
 LARGEST_REPLIES = 256 << 20
+# For the rest of a message that has begun to come.
+MESSAGE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +34,20 @@ class Batch:
     Args:
         operation: What to call it in messages.
         commands: Each a command and its arguments.
-        packed: The chunks to send for each of them.
+        requests: What to send for each of them, and where a large reply goes.
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
         allowance: Most bytes that all replies may take.
+        tracked: Whether the server is to say when what the one command reads may have changed.
     """
 
     operation: str
     commands: Sequence[Command]
-    packed: Sequence[list[Any]]
+    requests: Sequence[Request]
     deadline: float
     stall: float | None
     allowance: int
+    tracked: bool = False
 
 
 class Exchange:
@@ -77,6 +82,9 @@ class Exchange:
         *,
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
+        into: Sequence[memoryview | None] = (),
+        again: bool = False,
+        tracked: bool = False,
     ) -> list[Any]:
         """Sends commands in one go and reads a reply to each.
 
@@ -89,6 +97,12 @@ class Exchange:
             timeout: Seconds for all of it, waiting for another thread and connecting included.
             stall: Seconds without a byte after which it is given up earlier.
             allowance: Most bytes that all replies may take.
+            into: For each command, where a value of just this length is to go if that can be done;
+                the reply is this buffer then. What is in it after an error is undefined.
+            again: Whether it is worth while to remember what to send. The commands must consist of
+                short texts and numbers.
+            tracked: Whether the server is to say when what the one command reads may have changed,
+                see `mark`.
 
         Returns:
             The replies; an error reply as an exception in its place.
@@ -97,21 +111,46 @@ class Exchange:
             StoreError: If the server can not be reached, does not answer in time, or sends more
                 than `allowance`.
         """
-        packed = [pack(*command) for command in commands]
         deadline = time.monotonic() + timeout
+        packer = pack_again if again else pack
+        requests = [Request(packer(*command)) for command in commands]
+        if into:
+            requests = [Request(r.chunks, view) for r, view in zip(requests, into, strict=True)]
         if self._pid != os.getpid():
             self._begin()  # The fork may have copied the lock while another thread held it.
         # A poll must not wait out the upload of another thread.
         if not self._lock.acquire(timeout=timeout):
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
-            return self._send(Batch(operation, commands, packed, deadline, stall, allowance))
+            return self._send(
+                Batch(operation, commands, requests, deadline, stall, allowance, tracked)
+            )
         except RedisStateSyncError:
             raise
         except ReplyTooLargeError as error:
             raise too_large(error, operation, self._where) from error
         except Exception as error:
             raise translated(error, operation, self._where) from shown(error)
+        finally:
+            self._lock.release()
+
+    def mark(self) -> Mark | None:
+        """What stays the same as long as nothing changed that was read with `tracked`.
+
+        A mark that was taken *before* asking, and is still the same later, says that the reply
+        still holds. None: that can not be told. It never waits and never raises.
+        """
+        if self._pid != os.getpid() or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            connection = self._connector.idle
+            if connection is None:
+                return None
+            try:
+                return mark_of(connection, time.monotonic() + MESSAGE_S)
+            except Exception:
+                connection.disconnect()  # The next call finds out why.
+                return None
         finally:
             self._lock.release()
 
@@ -157,25 +196,14 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
     Raises:
         Exception: Of redis-py or the socket, if that fails. The connection is closed then.
     """
-    chunks = [chunk for command in batch.packed for chunk in command]
-    replies: list[Any] = []
     try:
-        if not fresh and connection.can_read(timeout=0):
-            # What is left over would be taken for the reply to the next command, and that one's
-            # for the reply to the one after it, for ever.
-            raise redis.ConnectionError("bytes that nobody asked for")
-        allow(connection, batch.deadline, batch.stall, batch.allowance)
-        for part in parts(chunks):
-            be_patient(connection)
-            connection.send_packed_command([part], check_health=False)
-        for _ in batch.packed:
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except redis.ResponseError as error:
-                # An error reply leaves the connection in order. Without its frames: they hold this
-                # list, and all that was sent, until the next garbage collection.
-                replies.append(error.with_traceback(None))
+        line = line_over(connection)
+        line.begin(batch.deadline, batch.stall, batch.allowance)
+        if not fresh:
+            line.check_quiet()
+        if batch.tracked:
+            return [ask_tracked(line, batch.requests[0])]
+        return ask(line, batch.requests)
     except BaseException:
         connection.disconnect()
         raise
-    return replies

@@ -24,6 +24,9 @@ class GuardedSocket:
         seconds: How long all reading may take until `allow` is called. None: for ever.
     """
 
+    line: Any = None
+    """Who reads from the bare socket instead, if anyone does."""
+
     def __init__(self, sock: Any, seconds: float | None) -> None:
         self._sock = sock
         self._frames = Frames(GREETING_BYTES)
@@ -34,6 +37,11 @@ class GuardedSocket:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
+
+    @property
+    def bare(self) -> Any:
+        """The socket itself, on which nothing is bounded."""
+        return self._sock
 
     def allow(self, deadline: float, stall: float | None, size: int) -> None:
         """Begins an exchange.

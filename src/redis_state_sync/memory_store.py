@@ -44,8 +44,17 @@ class MemoryStore:
         """The clock in ms since 1970."""
         return int(self._clock() * 1000)
 
+    def mark(self) -> None:
+        """None: asking costs nothing here."""
+
     def newest(
-        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+        self,
+        keys: Keys,
+        *,
+        after: Version | None = None,
+        count: int = 1,
+        timeout: float,
+        tracked: bool = False,
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`."""
         with self._lock:

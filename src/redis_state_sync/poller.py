@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from redis_state_sync.decisions import Choice, choose
 from redis_state_sync.keys import Keys
@@ -27,6 +28,7 @@ class Poller:
         records: Reads its records.
         writer: Take states of this writer id only; None: of any.
         clock: Monotonic seconds.
+        tracked: Whether to rely on the store's word that nothing changed, see `Store.mark`.
     """
 
     def __init__(
@@ -36,6 +38,8 @@ class Poller:
         records: Records,
         writer: str | None,
         clock: Callable[[], float],
+        *,
+        tracked: bool = False,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -47,6 +51,9 @@ class Poller:
         # Nothing up to here has to be looked at again, for a while.
         self._seen: Version | None = None
         self._looked_at = clock()
+        self._tracked = tracked
+        # As long as the store's mark is this one, there is nothing newer than `_seen`.
+        self._mark: Any = None
         self.answers = 0
         """How often the store answered."""
 
@@ -63,6 +70,18 @@ class Poller:
     def reopen(self, version: Version) -> None:
         """This version may be taken once more."""
         self._dealt_with = self._seen = Version(version.generation, version.number - 1)
+        self._mark = None
+
+    def unchanged(self) -> bool:
+        """Whether it is known without asking that there is nothing new.
+
+        At least every `LOOK_EVERY_S` it is not: a connection may be dead and bring no word.
+        """
+        return (
+            self._mark is not None
+            and self._clock() - self._looked_at < LOOK_EVERY_S
+            and self._store.mark() == self._mark
+        )
 
     def ask(self, timeout: float) -> Choice:
         """Asks once: one round trip, or two if it is time to look at the top and that is new.
@@ -77,13 +96,20 @@ class Poller:
             if top is None or (self._seen is not None and top <= self._seen):
                 return Choice(None, None, self._seen, behind=behind)
             timeout = max(0.001, deadline - self._clock())
-        entries = self._store.newest(self._keys, after=self._seen, count=_LOOK_AT, timeout=timeout)
+        if self._seen is None:
+            self._looked_at = self._clock()  # What follows is a look at the very top.
+        # Taken before asking: what changes behind the answer changes it.
+        mark = self._store.mark() if self._tracked else None
+        self._mark = None
+        entries = self._store.newest(
+            self._keys, after=self._seen, count=_LOOK_AT, timeout=timeout, tracked=self._tracked
+        )
         self.answers += 1
         choice = choose(entries, self._seen, self._writer, self._records.open)
         if choice.version is None:
             # Look past what is of no use to us, so that the next poll's answer is empty.
-            self._seen = choice.floor
-        return replace(choice, behind=behind)
+            self._seen, self._mark = choice.floor, mark
+        return replace(choice, behind=behind) if behind else choice
 
     def _look(self, timeout: float) -> tuple[Version | None, bool]:
         """Returns the store's newest version, and whether the store has lost what was taken."""
@@ -92,5 +118,6 @@ class Poller:
         self._looked_at = self._clock()
         top = newest[0].version if newest else None
         if top is None or (self._seen is not None and top < self._seen):
-            self._seen = self._dealt_with  # What is there now counts again, if it is newer.
+            # What is there now counts again, if it is newer.
+            self._seen, self._mark = self._dealt_with, None
         return top, self._dealt_with is not None and (top is None or top < self._dealt_with)

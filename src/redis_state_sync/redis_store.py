@@ -144,7 +144,13 @@ class RedisStore:
         return milliseconds
 
     def newest(
-        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+        self,
+        keys: Keys,
+        *,
+        after: Version | None = None,
+        count: int = 1,
+        timeout: float,
+        tracked: bool = False,
     ) -> list[Entry]:
         """At most `count` entries, newest first, strictly newer than `after`.
 
@@ -156,13 +162,28 @@ class RedisStore:
             return []
         command = ("XREVRANGE", keys.versions, "+", start, "COUNT", count)
         allowance = min(count * (MAX_MANIFEST_BYTES + _OVERHEAD), LARGEST_REPLIES)
-        (reply,) = self._run("poll", [command], timeout, stall=REPLY_TIMEOUT_S, allowance=allowance)
+        (reply,) = self._exchange.run(
+            "poll",
+            [command],
+            timeout,
+            stall=REPLY_TIMEOUT_S,
+            allowance=allowance,
+            again=True,
+            tracked=tracked,
+        )
+        if reply == []:
+            return []
+        self._check("poll", [reply])
         try:
             return [
                 Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
             ]
         except (TypeError, ValueError) as error:
             raise self._unexpected("XREVRANGE") from error
+
+    def mark(self) -> Any:
+        """See `Store.mark`."""
+        return self._exchange.mark()
 
     def append(
         self, keys: Keys, version: Version, manifest: bytes, *, ttl_s: float, timeout: float
@@ -342,10 +363,13 @@ class RedisStore:
         *,
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
+        into: Sequence[memoryview | None] = (),
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
-        replies = self._exchange.run(operation, commands, timeout, stall=stall, allowance=allowance)
+        replies = self._exchange.run(
+            operation, commands, timeout, stall=stall, allowance=allowance, into=into
+        )
         if check:
             self._check(operation, replies)
         return replies

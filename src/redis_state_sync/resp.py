@@ -7,12 +7,25 @@ packers copy large buffers; here they go to the socket as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 _LARGE = 16 << 10
 # A socket's timeout is for all that is handed to it at once. On a line that brings so much within
 # `stall_timeout_s`, an upload is slow, and not stalled.
 AT_ONCE = 64 << 10
+
+
+class Request(NamedTuple):
+    """One command on its way.
+
+    Args:
+        chunks: The bytes to send, see `pack`.
+        into: Where a reply that is a value of just this length is to go.
+    """
+
+    chunks: list[Any]
+    into: memoryview | None = None
 
 
 def pack(*arguments: Any) -> list[Any]:
@@ -35,6 +48,10 @@ def pack(*arguments: Any) -> list[Any]:
             pending += [bytes(argument), b"\r\n"]
     chunks.append(b"".join(pending))
     return chunks
+
+
+pack_again = lru_cache(maxsize=1024)(pack)
+"""The same, for commands of short texts and numbers that are sent again and again."""
 
 
 def parts(chunks: Iterable[Any]) -> Iterator[Any]:

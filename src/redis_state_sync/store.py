@@ -49,9 +49,27 @@ class Store(Protocol):
         ...
 
     def newest(
-        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+        self,
+        keys: Keys,
+        *,
+        after: Version | None = None,
+        count: int = 1,
+        timeout: float,
+        tracked: bool = False,
     ) -> list[Entry]:
-        """At most `count` entries, newest first, strictly newer than `after`."""
+        """At most `count` entries, newest first, strictly newer than `after`.
+
+        `tracked`: have changes noticed, where that is possible; see `mark`.
+        """
+        ...
+
+    def mark(self) -> Any:
+        """What stays equal as long as nothing changed that `newest` was asked for with `tracked`.
+
+        A mark that was taken *before* asking, and is still equal later, says that the answer still
+        holds, as far as this process was told: a change takes its time to arrive, and a dead
+        connection brings none. None: it can not be told. Never waits, never raises.
+        """
         ...
 
     def append(

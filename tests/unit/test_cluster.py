@@ -17,11 +17,11 @@ from redis_state_sync.cluster import (
 )
 from redis_state_sync.errors import StoreReplyError
 from redis_state_sync.keys import Keys
-from redis_state_sync.resp import pack
+from redis_state_sync.resp import Request, pack
 
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
-COMMANDS = [pack("GET", name) for name in "xyz"]
-ASKING = pack("ASKING")
+COMMANDS = [Request(pack("GET", name)) for name in "xyz"]
+ASKING = Request(pack("ASKING"))
 
 
 def test_slots() -> None:

@@ -111,8 +111,10 @@ def test_the_connection_to_the_wrong_node_is_closed() -> None:
         poll(store)
         exchange: Any = store._exchange
         host, port = owner.at.split(":")
-        assert [node for node, c in exchange._connectors.items() if c.ready] == [(host, int(port))]
-        assert not exchange._connector.ready
+        assert [node for node, c in exchange._connectors.items() if c.idle is not None] == [
+            (host, int(port))
+        ]
+        assert exchange._connector.idle is None
 
 
 def test_two_namespaces_on_two_nodes() -> None:
@@ -411,7 +413,7 @@ def test_closed_during_a_call() -> None:
         exchange: Any = store._exchange
 
         def kept() -> list[Any]:
-            return [node for node, c in exchange._connectors.items() if c.ready]
+            return [node for node, c in exchange._connectors.items() if c.idle is not None]
 
         assert kept() == []
         poll(store)

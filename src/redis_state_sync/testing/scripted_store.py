@@ -137,8 +137,17 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("time_ms", timeout, lambda: self.inner.time_ms(timeout=timeout))
 
+    def mark(self) -> None:
+        """None: every poll is an event that a script may fail."""
+
     def newest(
-        self, keys: Keys, *, after: Version | None = None, count: int = 1, timeout: float
+        self,
+        keys: Keys,
+        *,
+        after: Version | None = None,
+        count: int = 1,
+        timeout: float,
+        tracked: bool = False,
     ) -> list[Entry]:
         """As the inner store's."""
         return self._call(

@@ -1,0 +1,203 @@
+"""Reading and writing a connected socket in few calls, within a deadline and a stall limit.
+
+Python's own time limits make a socket non-blocking, and two system calls of each. Here the kernel
+keeps the limit (SO_RCVTIMEO, SO_SNDTIMEO: socket(7)), waits until a large value is there whole
+(MSG_WAITALL), and takes many buffers at once (sendmsg). TLS must see every byte: there Python's
+limits stay.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis_state_sync.resp import parts
+
+_FOREVER = float("inf")
+# Less would be rounded to "no limit".
+_SHORTEST_S = 0.001
+# The limit that the kernel keeps is set anew only if it is off by more than this: setting it is a
+# system call, and nearly every exchange has nearly the same time.
+_CLOSE_ENOUGH = 0.5
+_MOST_BUFFERS = 1024  # IOV_MAX
+
+
+class ByteStream(Protocol):
+    """A connected socket, TLS or not."""
+
+    def begin(self, deadline: float, stall: float | None) -> None:
+        """Begins an exchange.
+
+        Args:
+            deadline: A `time.monotonic()` after which nothing is read or written.
+            stall: Seconds without a byte after which it is given up earlier.
+        """
+        ...
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        """Sends all bytes of some buffers; raises `TimeoutError` or `OSError`."""
+        ...
+
+    def receive(self, view: memoryview) -> int:
+        """Waits for bytes, and takes those that are there; raises `TimeoutError` or `OSError`."""
+        ...
+
+    def fill(self, view: memoryview) -> None:
+        """Receives until a buffer is full; raises `TimeoutError` or `OSError`."""
+        ...
+
+    def receive_now(self, view: memoryview) -> int:
+        """Takes what is there without waiting; 0 if that is nothing; raises `OSError`."""
+        ...
+
+
+def byte_stream(sock: Any) -> ByteStream | None:
+    """The stream of a connected socket, or None for one that is none of this machine's own."""
+    if isinstance(sock, ssl.SSLSocket):
+        return TlsStream(sock)
+    if isinstance(sock, socket.socket) and sys.platform == "linux":
+        return PlainStream(sock)
+    return None
+
+
+class _Limits:
+    """What is left of an exchange's time."""
+
+    _deadline = 0.0
+    _stall = 0.0
+
+    def begin(self, deadline: float, stall: float | None) -> None:
+        """See `ByteStream.begin`."""
+        self._deadline = deadline
+        self._stall = _FOREVER if stall is None else stall
+
+    def _patience(self, waited: float) -> float:
+        """Seconds that may pass until the next byte; raises `TimeoutError` if none may."""
+        patience = min(self._deadline - time.monotonic(), self._stall - waited)
+        if patience <= 0:
+            raise TimeoutError("no time left")
+        return patience
+
+
+class PlainStream(_Limits):
+    """A TCP or Unix socket. Nobody else may set its time limit.
+
+    Args:
+        sock: The socket.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(None)
+        self._sock = sock
+        self._limit = 0.0
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    def _wait_at_most(self, waited: float = 0.0) -> None:
+        """Bounds the next call. After an early end of it, `waited` seconds have passed in vain."""
+        patience = self._patience(waited)
+        if _CLOSE_ENOUGH * patience < self._limit <= patience:
+            return
+        # Well within both bounds, so that the next exchange need not set it again; a call that
+        # ends early is made once more, with what is left then.
+        limit = patience if waited else (1 + _CLOSE_ENOUGH) / 2 * patience
+        self._limit = max(_SHORTEST_S, limit)
+        seconds = int(self._limit)
+        packed = struct.pack("@ll", seconds, int((self._limit - seconds) * 1e6))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        """See `ByteStream.send`."""
+        left = list(chunks)
+        while left:
+            sent = self._send_some(left[:_MOST_BUFFERS])
+            done = 0
+            while done < len(left) and sent >= len(left[done]):
+                sent -= len(left[done])
+                done += 1
+            del left[:done]
+            if sent:
+                left[0] = memoryview(left[0])[sent:]
+
+    def _send_some(self, buffers: Sequence[Any]) -> int:
+        started = time.monotonic()
+        self._wait_at_most()
+        while True:
+            try:
+                if len(buffers) == 1:
+                    return self._sock.send(buffers[0])
+                return self._sock.sendmsg(buffers)
+            except BlockingIOError:
+                self._wait_at_most(time.monotonic() - started)
+
+    def receive(self, view: memoryview) -> int:
+        """See `ByteStream.receive`."""
+        return self._receive(view, 0)
+
+    def fill(self, view: memoryview) -> None:
+        """See `ByteStream.fill`."""
+        while len(view):
+            view = view[self._receive(view, socket.MSG_WAITALL) :]
+
+    def _receive(self, view: memoryview, flags: int) -> int:
+        started = time.monotonic()
+        self._wait_at_most()
+        while True:
+            try:
+                return _some(self._sock.recv_into(view, 0, flags))
+            except BlockingIOError:
+                self._wait_at_most(time.monotonic() - started)
+
+    def receive_now(self, view: memoryview) -> int:
+        """See `ByteStream.receive_now`."""
+        if not self._poll.poll(0):
+            return 0
+        return _some(self._sock.recv_into(view, 0, socket.MSG_DONTWAIT))
+
+
+class TlsStream(_Limits):
+    """A TLS socket. Nobody else may set its time limit.
+
+    Args:
+        sock: The socket.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        """See `ByteStream.send`."""
+        for part in parts(chunks):
+            self._sock.settimeout(self._patience(0.0))
+            self._sock.sendall(part)
+
+    def receive(self, view: memoryview) -> int:
+        """See `ByteStream.receive`."""
+        self._sock.settimeout(self._patience(0.0))
+        return _some(self._sock.recv_into(view))
+
+    def fill(self, view: memoryview) -> None:
+        """See `ByteStream.fill`."""
+        while len(view):
+            view = view[self.receive(view) :]
+
+    def receive_now(self, view: memoryview) -> int:
+        """See `ByteStream.receive_now`."""
+        self._sock.settimeout(0.0)
+        try:
+            return _some(self._sock.recv_into(view))
+        except ssl.SSLWantReadError:
+            return 0  # Nothing, or something of TLS itself.
+
+
+def _some(count: int) -> int:
+    if count == 0:
+        raise ConnectionError("Connection closed by server.")
+    return count
