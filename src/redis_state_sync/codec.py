@@ -77,12 +77,17 @@ def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
     return blob
 
 
-def decode(data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool = True) -> Any:
-    """Rebuilds a tree; its arrays are fresh and writable.
+def decode(
+    data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool = True, copy: bool = True
+) -> Any:
+    """Rebuilds a tree; unless told otherwise, its arrays are fresh and writable.
 
     Args:
         data: A blob.
         guard_packed: Refuse texts and buffers that RLlib's array loader would load.
+        copy: If False, arrays are views into `data`, which they keep alive: as writable as it is,
+            and never two of one place. Copied all the same are tensors of `data` that is
+            read-only (torch has none of these), and what is not aligned to its items.
 
     Raises:
         DecodeError: If `data` is not a well-formed blob.
@@ -97,4 +102,4 @@ def decode(data: bytes | bytearray | memoryview | Buffer, *, guard_packed: bool 
         raise DecodeError("blob ends within its header")
     header_end = _PREFIX.size + header_length
     node = unpack(view[_PREFIX.size : header_end], "header")
-    return TreeReader(view[aligned(header_end) :], guard_packed).value(node, 0)
+    return TreeReader(view[aligned(header_end) :], guard_packed, copy).value(node, 0)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from redis_state_sync.codec import decode
 from redis_state_sync.components import is_weights
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
+
+
+class Mapped(Protocol):
+    """Encoded bytes that lie in memory shared with other processes."""
+
+    def map(self) -> memoryview:
+        """A fresh private mapping of all the bytes, shape ``(n,)``, writable.
+
+        What is written to it reaches nobody, and it stays as it is until the last that refers to
+        it is gone, whatever becomes of this object.
+        """
 
 
 class Snapshot(Mapping[str, Any]):
@@ -19,7 +30,7 @@ class Snapshot(Mapping[str, Any]):
     Args:
         version: Which version this is.
         manifest: Its manifest.
-        blobs: Component name -> encoded bytes.
+        blobs: Component name -> encoded bytes, or where to map them.
         changed: Names of the components that differ from what the reader applied last.
     """
 
@@ -27,7 +38,7 @@ class Snapshot(Mapping[str, Any]):
         self,
         version: Version,
         manifest: Manifest,
-        blobs: Mapping[str, bytes | bytearray],
+        blobs: Mapping[str, bytes | bytearray | Mapped],
         changed: frozenset[str],
     ) -> None:
         self.version = version
@@ -47,7 +58,30 @@ class Snapshot(Mapping[str, Any]):
             KeyError: If the version has no such component.
             DecodeError: If its bytes are not well-formed.
         """
-        return decode(self._blobs[component], guard_packed=not is_weights(component))
+        return self._decoded(component, copy=not self.is_private(component))
+
+    def view(self, component: str) -> Any:
+        """Decodes one component without copying its arrays where that can be, to look at them.
+
+        They are read-only unless the component `is_private`. Raises as a look-up does.
+        """
+        return self._decoded(component, copy=False)
+
+    def is_private(self, component: str) -> bool:
+        """Whether each view of a component has memory of its own, to keep and to write to.
+
+        Raises:
+            KeyError: If the version has no such component.
+        """
+        return not isinstance(self._blobs[component], (bytes, bytearray))
+
+    def _decoded(self, component: str, *, copy: bool) -> Any:
+        blob = self._blobs[component]
+        if isinstance(blob, (bytes, bytearray)):
+            data = memoryview(blob).toreadonly()
+        else:
+            data = blob.map()
+        return decode(data, guard_packed=not is_weights(component), copy=copy)
 
     def __contains__(self, component: object) -> bool:
         return component in self._blobs  # Mapping's own would decode it.

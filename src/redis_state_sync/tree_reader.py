@@ -19,11 +19,16 @@ class TreeReader:
     Args:
         buffers: What lies behind the header.
         guard_packed: See `codec.decode`.
+        copy: See `codec.decode`.
     """
 
-    def __init__(self, buffers: memoryview, guard_packed: bool) -> None:
+    def __init__(self, buffers: memoryview, guard_packed: bool, copy: bool) -> None:
         self.buffers = buffers
         self.guard_packed = guard_packed
+        self.copy = copy
+        # The writer lays buffers out in the order of the tree. One that begins before the end of
+        # an earlier view might share its bytes, and so be written to with it.
+        self.viewed = 0
         # Honest buffers never overlap. Without this, a small blob could name one buffer a million
         # times and make the reader take a million times the memory.
         self.budget = len(buffers)
@@ -105,8 +110,9 @@ class TreeReader:
 
     def _array(self, dtype: Any, shape: Any, fortran: bool, offset: int) -> np.ndarray[Any, Any]:
         restored, lengths = restore_dtype(dtype), checked_shape(shape)
-        raw = self._take(offset, math.prod(lengths) * restored.itemsize)
-        array = np.frombuffer(raw, restored).copy()
+        array = np.frombuffer(self._take(offset, math.prod(lengths) * restored.itemsize), restored)
+        if not self._viewable(offset, array):
+            array = array.copy()
         return array.reshape(lengths[::-1]).T if fortran else array.reshape(lengths)
 
     def _tensor(self, name: str, shape: tuple[int, ...], offset: int) -> Any:
@@ -123,8 +129,17 @@ class TreeReader:
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
-        raw = bytearray(self._take(offset, count * dtype.itemsize))
-        return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)
+        raw = np.frombuffer(self._take(offset, count * dtype.itemsize), np.uint8)
+        aligned = raw.ctypes.data % dtype.itemsize == 0
+        if not (aligned and raw.flags.writeable and self._viewable(offset, raw)):
+            raw = raw.copy()
+        return torch.from_numpy(raw).view(dtype).reshape(shape)
+
+    def _viewable(self, offset: int, array: np.ndarray[Any, Any]) -> bool:
+        if self.copy or not array.flags.aligned or offset < self.viewed:
+            return False
+        self.viewed = offset + array.nbytes
+        return True
 
     def _take(self, offset: int, size: int) -> memoryview:
         self.budget -= size

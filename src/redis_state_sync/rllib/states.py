@@ -117,10 +117,22 @@ def _checked_counters(counters: Any) -> dict[str, Any]:
     return counters
 
 
-def from_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """An EnvRunner state with the weights that changed and all the rest.
+def from_snapshot(snapshot: Snapshot, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """An EnvRunner state with the given weights and all the rest of a version.
 
     The rest is always there, also unchanged: connectors go on changing within an EnvRunner, and
     Ray, too, sets them back to the common state with each sync.
+
+    Args:
+        snapshot: The version.
+        weights: Module id -> weights, of the modules to set.
+
+    Raises:
+        DecodeError: If a component can not be decoded, or stands for something else.
     """
-    return from_components(snapshot, snapshot.weights_seq_no, modules=snapshot.changed)
+    state = from_components(snapshot, None, modules=())
+    if weights:
+        state[COMPONENT_RL_MODULE] = dict(weights)
+        if snapshot.weights_seq_no is not None:
+            state[WEIGHTS_SEQ_NO] = snapshot.weights_seq_no
+    return state
