@@ -38,6 +38,7 @@ class Batch:
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
         allowance: Most bytes that all replies may take.
+        progress: Called with each reply.
         tracked: Whether the server is to say when what the one command reads may have changed.
     """
 
@@ -47,6 +48,7 @@ class Batch:
     deadline: float
     stall: float | None
     allowance: int
+    progress: Callable[[], None] | None = None
     tracked: bool = False
 
 
@@ -83,6 +85,7 @@ class Exchange:
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
         into: Sequence[memoryview | None] = (),
+        progress: Callable[[], None] | None = None,
         again: bool = False,
         tracked: bool = False,
     ) -> list[Any]:
@@ -99,6 +102,7 @@ class Exchange:
             allowance: Most bytes that all replies may take.
             into: For each command, where a value of just this length is to go if that can be done;
                 the reply is this buffer then. What is in it after an error is undefined.
+            progress: Called with each reply that comes.
             again: Whether it is worth while to remember what to send. The commands must consist of
                 short texts and numbers.
             tracked: Whether the server is to say when what the one command reads may have changed,
@@ -123,7 +127,7 @@ class Exchange:
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
             return self._send(
-                Batch(operation, commands, requests, deadline, stall, allowance, tracked)
+                Batch(operation, commands, requests, deadline, stall, allowance, progress, tracked)
             )
         except RedisStateSyncError:
             raise
@@ -203,7 +207,7 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
             line.check_quiet()
         if batch.tracked:
             return [ask_tracked(line, batch.requests[0])]
-        return ask(line, batch.requests)
+        return ask(line, batch.requests, batch.progress)
     except BaseException:
         connection.disconnect()
         raise

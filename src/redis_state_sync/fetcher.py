@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from redis_state_sync.errors import BlobMissingError, DecodeError, IntegrityError
+from redis_state_sync.buffer_pool import BufferPool
+from redis_state_sync.download import Download
+from redis_state_sync.errors import DecodeError
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Component, Manifest, digest_of
+from redis_state_sync.manifest import Component, Manifest
+from redis_state_sync.node_cache import NodeCache
+from redis_state_sync.snapshot import Encoded
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
-ErrorT = TypeVar("ErrorT", BlobMissingError, IntegrityError)
+# Smaller components come over a socket as fast as a file is found, opened and mapped.
+SMALLEST_SHARED = 256 << 10
 
 
 class Fetcher:
     """Holds the encoded components of one version: once the state's size in memory.
 
+    Large ones are in the node's cache, if there is one and it has room: then the first reader of
+    the node fetches, and all hold the same memory. The rest is in this process's own memory, of
+    which what was superseded is used again.
+
     Args:
         store: Where to fetch.
         keys: Of which namespace.
         max_state_bytes: Most bytes of a version; more is refused before anything is fetched.
+        node_cache: Says where the node's cache is. Asked for each version.
+        stall_timeout_s: Seconds without progress after which a download of another process of this
+            node is not waited for any longer.
     """
 
-    def __init__(self, store: Store, keys: Keys, max_state_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        max_state_bytes: int,
+        node_cache: Callable[[], NodeCache | None] = lambda: None,
+        stall_timeout_s: float = 0.5,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._max_state_bytes = max_state_bytes
+        self._node_cache = node_cache
+        self._stall_timeout_s = stall_timeout_s
+        self._pool = BufferPool()
         self._components: Mapping[str, Component] = {}
-        self._blobs: Mapping[str, bytes | bytearray] = {}
+        self._blobs: Mapping[str, Encoded] = {}
 
     def fetch(
         self, version: Version, manifest: Manifest, *, timeout: float
-    ) -> tuple[Mapping[str, bytes | bytearray], int]:
+    ) -> tuple[Mapping[str, Encoded], int]:
         """Fetches what the manifest names and is not held yet.
 
         Returns:
-            Component name -> encoded bytes, of the whole version; and how many bytes were fetched.
+            Component name -> encoded bytes, of the whole version; and how many bytes were fetched
+            from the store: none of what was in the node's cache.
 
         Raises:
             DecodeError: If the manifest names more than `max_state_bytes`.
@@ -50,51 +74,39 @@ class Fetcher:
                 f"{self._keys.namespace!r} claims {manifest.size} bytes; max_state_bytes is "
                 f"{self._max_state_bytes}: raise it if states are meant to be so large"
             )
-        wanted = {
-            name: component
-            for name, component in manifest.components.items()
-            if self._components.get(name) != component
-        }
-        pieces = {p.digest: p.size for c in wanted.values() for p in c.pieces}
-        data = self._pieces(version, pieces, manifest.algorithm, timeout)
-        blobs = {n: b for n, b in self._blobs.items() if n in manifest.components}
-        for name, component in wanted.items():
-            blobs[name] = _joined([data[p.digest] for p in component.pieces])
-        self._blobs, self._components = blobs, manifest.components
-        return blobs, sum(pieces.values())
+        wanted: dict[str, Component] = {}
+        blobs: dict[str, Encoded] = {}
+        for name, component in manifest.components.items():
+            if self._components.get(name) == component:
+                blobs[name] = self._blobs[name]
+            else:
+                wanted[name] = component
+        deadline = time.monotonic() + timeout
+        download = Download(self._store, self._keys, version, manifest.algorithm, deadline)
+        blobs |= self._shared(wanted, download)
+        own = {n: self._pool.take(c.size) for n, c in wanted.items() if n not in blobs}
+        download.fill([(wanted[name], memoryview(buffer)) for name, buffer in own.items()])
+        blobs |= own
+        # In the manifest's order, as what is held is looked through in it.
+        self._blobs = {name: blobs[name] for name in manifest.components}
+        self._components = manifest.components
+        return self._blobs, download.received
 
-    def _pieces(
-        self, version: Version, pieces: Mapping[str, int], algorithm: str, timeout: float
-    ) -> dict[str, bytes]:
-        where = self._store.describe()
-        received = self._store.get_blobs(
-            self._keys, list(pieces), timeout=timeout, limit=sum(pieces.values())
-        )
-        data: dict[str, bytes] = {}
-        for (digest, size), blob in zip(pieces.items(), received, strict=True):
-            if blob is None:
-                raise _about(
-                    digest,
-                    BlobMissingError(
-                        f"{where}: version {version} of namespace {self._keys.namespace!r} lacks "
-                        f"blob {digest} (superseded or evicted)"
-                    ),
-                )
-            if len(blob) != size or digest_of(blob, algorithm) != digest:
-                raise _about(
-                    digest,
-                    IntegrityError(f"{where}: blob {digest} of version {version} is damaged"),
-                )
-            data[digest] = blob
-        return data
-
-
-def _about(digest: str, error: ErrorT) -> ErrorT:
-    # Not in a variable where it is raised: the error would hold the frame that holds it, and with
-    # it all that was received.
-    error.digest = digest
-    return error
-
-
-def _joined(pieces: Sequence[bytes]) -> bytes | bytearray:
-    return pieces[0] if len(pieces) == 1 else bytearray().join(pieces)
+    def _shared(self, wanted: Mapping[str, Component], download: Download) -> dict[str, Encoded]:
+        """Those that are in the node's cache, or are now."""
+        large = {n: c for n, c in wanted.items() if c.size >= SMALLEST_SHARED}
+        cache = self._node_cache() if large else None
+        if cache is None:
+            return {}
+        leases: dict[str, Encoded] = {}
+        for name, component in large.items():
+            lease = cache.fetch(
+                component.name_on_node(self._keys.namespace, download.algorithm),
+                component.size,
+                partial(download.fill_one, component),
+                deadline=download.deadline,
+                stall=self._stall_timeout_s,
+            )
+            if lease is not None:
+                leases[name] = lease
+        return leases

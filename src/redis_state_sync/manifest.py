@@ -66,6 +66,14 @@ class Component:
         """Bytes."""
         return sum(piece.size for piece in self.pieces)
 
+    def name_on_node(self, namespace: str, algorithm: str) -> str:
+        """What the node's cache calls these bytes: 32 hexadecimal digits.
+
+        Of the namespace as well, and of the algorithm: where one is forged, others must not be.
+        """
+        key = "\0".join([namespace, algorithm, *(piece.digest for piece in self.pieces)])
+        return hashlib.blake2b(key.encode(), digest_size=_DIGEST_LENGTH // 2).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -114,7 +114,9 @@ class MemoryStore:
         *,
         timeout: float,
         limit: int = LARGEST_FETCH,
-    ) -> list[bytes | None]:
+        into: Sequence[memoryview] = (),
+        progress: Callable[[], None] | None = None,
+    ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone. They take no memory."""
         with self._lock:
             return [self._get(keys.blob(digest)) for digest in digests]

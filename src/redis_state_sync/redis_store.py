@@ -271,10 +271,12 @@ class RedisStore:
         *,
         timeout: float,
         limit: int = LARGEST_FETCH,
-    ) -> list[bytes | None]:
+        into: Sequence[memoryview] = (),
+        progress: Callable[[], None] | None = None,
+    ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone."""
         deadline = time.monotonic() + timeout
-        blobs: list[bytes | None] = []
+        blobs: list[bytes | memoryview | None] = []
         for start in range(0, len(digests), UNLINK_BATCH):
             batch = digests[start : start + UNLINK_BATCH]
             commands = [("GET", keys.blob(digest)) for digest in batch]
@@ -285,6 +287,8 @@ class RedisStore:
                     remaining(deadline),
                     stall=self._stall_timeout_s,
                     allowance=limit + len(batch) * _OVERHEAD,
+                    into=into[start : start + UNLINK_BATCH],
+                    progress=progress,
                 )
             except StoreUnavailableError as error:
                 if type(error) is not StoreUnavailableError:
@@ -295,7 +299,7 @@ class RedisStore:
                     "normal and maxmemory-clients must allow replies of 64 MiB, or be 0)"
                 ) from error
             for blob in blobs[start:]:
-                if blob is not None and not isinstance(blob, bytes):
+                if blob is not None and not isinstance(blob, (bytes, memoryview)):
                     raise self._unexpected("GET")
                 limit -= len(blob or b"")
         return blobs
@@ -364,11 +368,18 @@ class RedisStore:
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
         into: Sequence[memoryview | None] = (),
+        progress: Callable[[], None] | None = None,
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
         replies = self._exchange.run(
-            operation, commands, timeout, stall=stall, allowance=allowance, into=into
+            operation,
+            commands,
+            timeout,
+            stall=stall,
+            allowance=allowance,
+            into=into,
+            progress=progress,
         )
         if check:
             self._check(operation, replies)

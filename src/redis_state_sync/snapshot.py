@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from redis_state_sync.codec import decode
+import numpy as np
+
+from redis_state_sync.codec import Buffer, decode
 from redis_state_sync.components import is_weights
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
@@ -20,6 +22,9 @@ class Mapped(Protocol):
         What is written to it reaches nobody, and it stays as it is until the last that refers to
         it is gone, whatever becomes of this object.
         """
+
+
+Encoded = bytes | bytearray | Buffer | Mapped
 
 
 class Snapshot(Mapping[str, Any]):
@@ -38,7 +43,7 @@ class Snapshot(Mapping[str, Any]):
         self,
         version: Version,
         manifest: Manifest,
-        blobs: Mapping[str, bytes | bytearray | Mapped],
+        blobs: Mapping[str, Encoded],
         changed: frozenset[str],
     ) -> None:
         self.version = version
@@ -73,11 +78,11 @@ class Snapshot(Mapping[str, Any]):
         Raises:
             KeyError: If the version has no such component.
         """
-        return not isinstance(self._blobs[component], (bytes, bytearray))
+        return hasattr(self._blobs[component], "map")
 
     def _decoded(self, component: str, *, copy: bool) -> Any:
         blob = self._blobs[component]
-        if isinstance(blob, (bytes, bytearray)):
+        if isinstance(blob, (bytes, bytearray, np.ndarray)):
             data = memoryview(blob).toreadonly()
         else:
             data = blob.map()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from redis_state_sync.errors import SettingsError
@@ -113,11 +113,16 @@ class Store(Protocol):
         *,
         timeout: float,
         limit: int = LARGEST_FETCH,
-    ) -> list[bytes | None]:
+        into: Sequence[memoryview] = (),
+        progress: Callable[[], None] | None = None,
+    ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone.
 
         `limit` is how many bytes they have in all, if they are what the caller expects. Much more
         is refused with a `StoreReplyError` before it is taken into memory.
+
+        `into` says where each is to go. A blob of just this length may be received there: then
+        this very view is what is returned. `progress` is called with each blob that comes.
         """
         ...
 

@@ -9,7 +9,7 @@ It needs RESP3, the bare socket, and the rights to CLIENT TRACKING and CLIENT CA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis_state_sync.guarded import GuardedSocket
@@ -24,10 +24,21 @@ _THE_NEXT_ONE = pack("CLIENT", "CACHING", "YES")
 MESSAGE_BYTES = 1 << 20
 
 
-def ask(line: Line, requests: Sequence[Request]) -> list[Any]:
-    """Sends commands in one go and reads a reply to each."""
+def ask(
+    line: Line, requests: Sequence[Request], progress: Callable[[], None] | None = None
+) -> list[Any]:
+    """Sends commands in one go and reads a reply to each, with each of which `progress` is told.
+
+    Raises:
+        As `Line`.
+    """
     line.send([chunk for request in requests for chunk in request.chunks])
-    return [line.read(request.into) for request in requests]
+    replies = []
+    for request in requests:
+        replies.append(line.read(request.into))
+        if progress is not None:
+            progress()
+    return replies
 
 
 def ask_tracked(line: Line, request: Request) -> Any:

@@ -201,7 +201,9 @@ class ScriptedStore:
         *,
         timeout: float,
         limit: int = LARGEST_FETCH,
-    ) -> list[bytes | None]:
+        into: Sequence[memoryview] = (),
+        progress: Callable[[], None] | None = None,
+    ) -> list[bytes | memoryview | None]:
         """As the inner store's, but for what `corrupt` and `lose_blob` were told."""
         blobs = self._call(
             "get_blobs",
