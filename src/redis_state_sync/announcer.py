@@ -120,6 +120,8 @@ class Announcer:
         manifest = self.describe(blobs, weights_seq_no)
         self._drop_strays(manifest)
         sent, saved = self._upload(blobs.values())
+        for blob in blobs.values():
+            blob.share(self.keys.namespace)  # Before anyone asks for it.
         version = Version(self.generation, number)
         try:
             self._append(version, manifest)

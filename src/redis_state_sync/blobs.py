@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from redis_state_sync.codec import Buffer
+from redis_state_sync.leases import Slot
 from redis_state_sync.manifest import XXH3, Component, Piece, digest_of
 
 # Old servers stall other clients while they answer with a large value; pieces of up to 4 MB cost
@@ -19,11 +20,14 @@ class Blob:
     Args:
         data: The encoded bytes, shape ``(n,)``, dtype uint8; never changed again.
         algorithm: Of the digests, see `Manifest.algorithm`.
+        slot: Of the node's cache, if that is where the bytes are.
     """
 
-    def __init__(self, data: Buffer, algorithm: str = XXH3) -> None:
+    def __init__(self, data: Buffer, algorithm: str = XXH3, slot: Slot | None = None) -> None:
+        self.data = data
         self._algorithm = algorithm
-        self._view = memoryview(data)  # type: ignore[arg-type] # an array is a buffer
+        self._slot = slot
+        self._view = data.data
 
     def __len__(self) -> int:
         return len(self._view)
@@ -38,6 +42,12 @@ class Blob:
         return Component(
             tuple(Piece(digest_of(cut, self._algorithm), len(cut)) for cut in self._cuts())
         )
+
+    def share(self, namespace: str) -> None:
+        """Lets readers on this node find it, if it is in the node's cache."""
+        if self._slot is not None:
+            self._slot.commit(self.component.name_on_node(namespace, self._algorithm))
+            self._slot = None
 
     def pieces(self) -> Iterator[tuple[str, memoryview]]:
         """Digest and bytes of each piece, in order."""

@@ -35,20 +35,73 @@ from redis_state_sync.tree_writer import TreeWriter
 from redis_state_sync.untrusted import MAX_ITEMS, has_more_items, unpack
 from redis_state_sync.wire import Buffer, aligned, register_type
 
-__all__ = ["Buffer", "decode", "encode", "register_type"]
+__all__ = ["Buffer", "Encoding", "decode", "encode", "register_type"]
 
 MAGIC = b"RSS\x01"
 MAX_HEADER_BYTES = 256 << 20
 _PREFIX = struct.Struct("<4sI")
+# Small enough to stay in a core's cache, with the comparison's own result.
+_COMPARED_AT_ONCE = 256 << 10
 
 
-def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
-    """Copies a tree into one contiguous blob; later changes to its arrays do not reach the blob.
+class Encoding:
+    """A tree that is about to be copied into one contiguous blob.
 
     Args:
         tree: The values, see the module's docstring.
         path: What to call the tree in error messages.
         guard_packed: Refuse buffers that `decode` with the same argument would refuse.
+
+    Raises:
+        EncodeError: If a value can not be published; the message names its path.
+    """
+
+    def __init__(self, tree: Any, *, path: str = "", guard_packed: bool = True) -> None:
+        arrays: list[Buffer] = []
+        writer = TreeWriter(arrays, guard_packed)
+        header = msgpack.packb(writer.node(tree, path, 0), use_bin_type=True)
+        if len(header) > MAX_HEADER_BYTES:
+            raise EncodeError(f"{path}: more than {MAX_HEADER_BYTES} bytes outside of arrays")
+        if has_more_items(header, MAX_ITEMS):
+            raise EncodeError(f"{path}: more than {MAX_ITEMS} values outside of arrays: use arrays")
+        start = aligned(_PREFIX.size + len(header))
+        front = np.zeros(start, np.uint8)
+        front[: _PREFIX.size] = np.frombuffer(_PREFIX.pack(MAGIC, len(header)), np.uint8)
+        front[_PREFIX.size : _PREFIX.size + len(header)] = np.frombuffer(header, np.uint8)
+        self._parts = [front, *arrays]
+        self.size = start + writer.size
+        """Bytes of the blob."""
+
+    def write(self, blob: Buffer) -> None:
+        """Copies the tree; later changes to its arrays do not reach the blob.
+
+        Args:
+            blob: Where to: shape ``(size,)``, dtype uint8.
+        """
+        position = 0
+        for part in self._parts:
+            end = position + part.size
+            blob[position:end] = part
+            position = aligned(end)
+            blob[end:position] = 0
+
+    def is_in(self, blob: Buffer) -> bool:
+        """Whether a blob holds just this tree already. Where it does not, that is seen soon."""
+        if blob.size != self.size:
+            return False
+        position = 0
+        for part in self._parts:
+            for start in range(0, part.size, _COMPARED_AT_ONCE):
+                mine = part[start : start + _COMPARED_AT_ONCE]
+                begin = position + start
+                if not np.array_equal(mine, blob[begin : begin + mine.size]):
+                    return False
+            position = aligned(position + part.size)
+        return True
+
+
+def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
+    """Copies a tree into one contiguous blob; see `Encoding`.
 
     Returns:
         The blob, shape ``(n,)``, dtype uint8.
@@ -56,24 +109,9 @@ def encode(tree: Any, *, path: str = "", guard_packed: bool = True) -> Buffer:
     Raises:
         EncodeError: If a value can not be published; the message names its path.
     """
-    arrays: list[Buffer] = []
-    writer = TreeWriter(arrays, guard_packed)
-    header = msgpack.packb(writer.node(tree, path, 0), use_bin_type=True)
-    if len(header) > MAX_HEADER_BYTES:
-        raise EncodeError(f"{path}: more than {MAX_HEADER_BYTES} bytes outside of arrays")
-    if has_more_items(header, MAX_ITEMS):
-        raise EncodeError(f"{path}: more than {MAX_ITEMS} values outside of arrays: use arrays")
-    start = aligned(_PREFIX.size + len(header))
-    blob = np.empty(start + writer.size, np.uint8)
-    blob[:start] = 0
-    blob[: _PREFIX.size] = np.frombuffer(_PREFIX.pack(MAGIC, len(header)), np.uint8)
-    blob[_PREFIX.size : _PREFIX.size + len(header)] = np.frombuffer(header, np.uint8)
-    position = start
-    for array in arrays:
-        end = position + array.size
-        blob[position:end] = array
-        position = aligned(end)
-        blob[end:position] = 0
+    encoding = Encoding(tree, path=path, guard_packed=guard_packed)
+    blob = np.empty(encoding.size, np.uint8)
+    encoding.write(blob)
     return blob
 
 

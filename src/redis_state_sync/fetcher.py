@@ -31,7 +31,7 @@ class Fetcher:
         store: Where to fetch.
         keys: Of which namespace.
         max_state_bytes: Most bytes of a version; more is refused before anything is fetched.
-        node_cache: Says where the node's cache is. Asked for each version.
+        open_cache: Opens the node's cache, if there may be one. Called when it is first needed.
         stall_timeout_s: Seconds without progress after which a download of another process of this
             node is not waited for any longer.
     """
@@ -41,13 +41,15 @@ class Fetcher:
         store: Store,
         keys: Keys,
         max_state_bytes: int,
-        node_cache: Callable[[], NodeCache | None] = lambda: None,
-        stall_timeout_s: float = 0.5,
+        open_cache: Callable[[], NodeCache | None],
+        *,
+        stall_timeout_s: float,
     ) -> None:
         self._store = store
         self._keys = keys
         self._max_state_bytes = max_state_bytes
-        self._node_cache = node_cache
+        self._open_cache = open_cache
+        self._cache: NodeCache | None = None
         self._stall_timeout_s = stall_timeout_s
         self._pool = BufferPool()
         self._components: Mapping[str, Component] = {}
@@ -85,7 +87,7 @@ class Fetcher:
         download = Download(self._store, self._keys, version, manifest.algorithm, deadline)
         blobs |= self._shared(wanted, download)
         own = {n: self._pool.take(c.size) for n, c in wanted.items() if n not in blobs}
-        download.fill([(wanted[name], memoryview(buffer)) for name, buffer in own.items()])
+        download.fill([(wanted[name], buffer.data) for name, buffer in own.items()])
         blobs |= own
         # In the manifest's order, as what is held is looked through in it.
         self._blobs = {name: blobs[name] for name in manifest.components}
@@ -95,12 +97,13 @@ class Fetcher:
     def _shared(self, wanted: Mapping[str, Component], download: Download) -> dict[str, Encoded]:
         """Those that are in the node's cache, or are now."""
         large = {n: c for n, c in wanted.items() if c.size >= SMALLEST_SHARED}
-        cache = self._node_cache() if large else None
-        if cache is None:
+        if large and self._cache is None:
+            self._cache = self._open_cache()
+        if not large or self._cache is None:
             return {}
         leases: dict[str, Encoded] = {}
         for name, component in large.items():
-            lease = cache.fetch(
+            lease = self._cache.fetch(
                 component.name_on_node(self._keys.namespace, download.algorithm),
                 component.size,
                 partial(download.fill_one, component),

@@ -13,6 +13,7 @@ import weakref
 from typing import NoReturn
 
 from redis_state_sync.node_folder import NodeFolder, tell_once
+from redis_state_sync.private_folder import try_lock
 
 PART = ".part"
 """Ends the name of a file that is being written; its writer holds it exclusively."""
@@ -77,6 +78,7 @@ class Slot(OfThisProcess):
         self._name = name
         self._fd = fd
         self._size = size
+        self._close = weakref.finalize(self, os.close, fd)
         self._discard = weakref.finalize(self, _discard, folder, name + PART, fd)
         try:
             # Before it is mapped: to write to a page that can not be had is a SIGBUS.
@@ -90,17 +92,21 @@ class Slot(OfThisProcess):
                 )
             )
         except BaseException:
-            self._discard()
+            self.discard()
             raise
 
     def progress(self) -> None:
         """Tells those who wait for this file that its writer goes on."""
         os.utime(self._fd)
 
-    def commit(self) -> Lease:
+    def commit(self, name: str | None = None) -> Lease:
         """Lets others find the file.
 
         Should that fail, because somebody removed the folder, the lease is good all the same.
+
+        Args:
+            name: Under which others are to find it, if not under the one it was begun with: what
+                is in it may be known only when it is whole.
 
         Raises:
             RuntimeError: If it was committed or discarded before, or in another process (a fork).
@@ -109,26 +115,52 @@ class Slot(OfThisProcess):
             raise RuntimeError("this Slot was made in another process (a fork)")
         if self._discard.detach() is None:
             raise RuntimeError("this Slot was committed or discarded before")
-        lease = Lease(self._fd, self._size)
+        lease = Lease(os.dup(self._fd), self._size)
         part = self._name + PART
         try:
             with self._folder.books():
                 os.utime(self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                self._folder.rename(part, self._fd, self._name)
+                self._folder.rename(part, self._fd, name or self._name)
+                self._name = name or self._name
         except OSError as error:
             tell_once(self._folder.path, error)
             self._folder.remove(part, self._fd)
         return lease
 
+    def reclaim(self) -> bool:
+        """Makes a committed file a slot again, with the same buffer, unless others hold it.
+
+        The caller sees to it that nobody in this process does.
+
+        Returns:
+            Whether it is a slot. If not, it is what it was.
+        """
+        if os.getpid() != self._folder.pid:
+            return False
+        if self._discard.alive:
+            return True  # It was never committed.
+        part = self._name + PART
+        try:
+            with self._folder.books():
+                # The lock that is there is lost if others hold theirs, and is had again: nobody
+                # removes the file in between, for which the books are needed.
+                if not try_lock(self._fd, fcntl.LOCK_EX):
+                    try_lock(self._fd, fcntl.LOCK_SH)
+                    return False
+                self._folder.rename(self._name, self._fd, part)
+        except OSError as error:
+            tell_once(self._folder.path, error)
+            return False
+        self._discard = weakref.finalize(self, _discard, self._folder, part, self._fd)
+        return True
+
     def discard(self) -> None:
         """Gives the file up, unless it was committed or given up before."""
         self._discard()
+        self._close()
 
 
 def _discard(folder: NodeFolder, part: str, fd: int) -> None:
-    try:
-        if os.getpid() == folder.pid:  # In a forked child the file is the parent's.
-            folder.remove(part, fd)
-    finally:
-        os.close(fd)
+    if os.getpid() == folder.pid:  # In a forked child the file is the parent's.
+        folder.remove(part, fd)

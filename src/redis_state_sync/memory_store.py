@@ -44,6 +44,8 @@ class MemoryStore:
         """The clock in ms since 1970."""
         return int(self._clock() * 1000)
 
+    in_process = True
+
     def mark(self) -> None:
         """None: asking costs nothing here."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import random
@@ -15,9 +16,9 @@ from typing import Any, NoReturn
 from redis_state_sync import background
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
-from redis_state_sync.codec import encode
-from redis_state_sync.components import MAX_NAME_LENGTH, is_name, is_weights
+from redis_state_sync.components import MAX_NAME_LENGTH, is_name
 from redis_state_sync.decisions import Cooldown
+from redis_state_sync.encoder import Encoder
 from redis_state_sync.errors import (
     EncodeError,
     RedisStateSyncError,
@@ -29,8 +30,14 @@ from redis_state_sync.events import Failed, Observer, Published, checked, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import MAX_WRITER_LENGTH, Writer
+from redis_state_sync.node_cache import open_node_cache
 from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
-from redis_state_sync.settings import MAX_STATE_BYTES, check_history, check_seconds
+from redis_state_sync.settings import (
+    MAX_STATE_BYTES,
+    check_history,
+    check_node_cache_bytes,
+    check_seconds,
+)
 from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
@@ -62,6 +69,7 @@ class StatePublisher:
         connect_timeout_s: Most seconds for taking over.
         transfer_timeout_s: Most seconds for one attempt to publish.
         max_state_bytes: See `Settings`.
+        node_cache_bytes: See `Settings`.
         heartbeat_s: Seconds between looks at the store.
         keyring: Signs what is published. Default: the environment's, if it has one.
         observers: Told of every event, on the publishing thread. They may publish, not wait.
@@ -82,12 +90,14 @@ class StatePublisher:
         connect_timeout_s: float = 2.0,
         transfer_timeout_s: float = 60.0,
         max_state_bytes: int = MAX_STATE_BYTES,
+        node_cache_bytes: int | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         keyring: Keyring | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
         check_store(store)
         check_history(history)
+        check_node_cache_bytes(node_cache_bytes)
         for name, seconds in (
             ("ttl_s", ttl_s),
             ("connect_timeout_s", connect_timeout_s),
@@ -132,7 +142,12 @@ class StatePublisher:
                 transfer_timeout_s=transfer_timeout_s,
                 keyring=keyring or find_keyring(),
             )
-            self._algorithm = self._announcer.records.algorithm
+            self._encoder = Encoder(
+                self._announcer.records.algorithm,
+                functools.partial(
+                    open_node_cache, limit_bytes=0 if store.in_process else node_cache_bytes
+                ),
+            )
             self._thread = background.start(
                 self,
                 self._changed,
@@ -216,8 +231,9 @@ class StatePublisher:
                     f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} "
                     "printable characters without '..' between slashes"
                 )
+        before = self._latest
         encoded = {
-            name: Blob(encode(tree, path=name, guard_packed=not is_weights(name)), self._algorithm)
+            name: self._encoder.encode(name, tree, before.get(name))
             for name, tree in components.items()
         }
         with self._changed:

@@ -74,6 +74,8 @@ class RedisStore:
             ClusterExchange(make, self._cluster, where) if cluster else Exchange(make, where)
         )
 
+    in_process = False
+
     @classmethod
     def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
         """A store at a parsed URL."""

@@ -28,6 +28,12 @@ def check_history(value: Any) -> None:
         raise SettingsError(f"history must be an int of at least 1, got {value!r}")
 
 
+def check_node_cache_bytes(value: Any) -> None:
+    """Raises `SettingsError` unless `value` is None or an int of at least 0."""
+    if value is not None and (type(value) is not int or value < 0):
+        raise SettingsError(f"node_cache_bytes must be an int of at least 0 or None, got {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How to reach the store and how to behave. Holds no secret, by construction.
@@ -52,6 +58,10 @@ class Settings:
             for this many seconds. None: never.
         max_state_bytes: Most bytes of a version, of 1 to 2**36: more is neither published nor
             fetched, whatever a manifest claims.
+        node_cache_bytes: Most bytes of shared memory that the processes of one node take together
+            for the weights that all of them need: the first one fetches, the others map. None:
+            half of /dev/shm, or of the folder that REDIS_STATE_SYNC_NODE_CACHE names. 0: none,
+            each process fetches for itself.
         fallback_to_push: While the store is down, let Ray push the state as it does without us.
         publish_timeout_s: Most seconds that a synchronous algorithm (PPO) waits for a version to
             be stored before it falls back, or raises if `fallback_to_push` is off.
@@ -78,6 +88,7 @@ class Settings:
     connect_timeout_s: float = 2.0
     max_staleness_s: float | None = None
     max_state_bytes: int = MAX_STATE_BYTES
+    node_cache_bytes: int | None = None
     fallback_to_push: bool = True
     publish_timeout_s: float = 10.0
     signed: bool = False
@@ -121,6 +132,7 @@ class Settings:
             raise SettingsError(
                 f"max_state_bytes must be an int from 1 to 2**36, got {self.max_state_bytes!r}"
             )
+        check_node_cache_bytes(self.node_cache_bytes)
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
 

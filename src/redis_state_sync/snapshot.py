@@ -83,7 +83,7 @@ class Snapshot(Mapping[str, Any]):
     def _decoded(self, component: str, *, copy: bool) -> Any:
         blob = self._blobs[component]
         if isinstance(blob, (bytes, bytearray, np.ndarray)):
-            data = memoryview(blob).toreadonly()
+            data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # an array is a buffer
         else:
             data = blob.map()
         return decode(data, guard_packed=not is_weights(component), copy=copy)

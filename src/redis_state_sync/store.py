@@ -36,6 +36,11 @@ class Store(Protocol):
     may be repeated safely. Every call raises a `StoreError` if it fails.
     """
 
+    @property
+    def in_process(self) -> bool:
+        """Whether what it holds is in this process's own memory: there is nothing to transfer."""
+        ...
+
     def describe(self) -> str:
         """Where the data is, for people; never a secret."""
         ...

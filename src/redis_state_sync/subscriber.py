@@ -31,10 +31,11 @@ from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Component, Manifest
+from redis_state_sync.node_cache import open_node_cache
 from redis_state_sync.poller import Poller
 from redis_state_sync.reader_notes import note_of
 from redis_state_sync.records import Records
-from redis_state_sync.settings import MAX_STATE_BYTES, check_seconds
+from redis_state_sync.settings import MAX_STATE_BYTES, check_node_cache_bytes, check_seconds
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
@@ -72,6 +73,8 @@ class StateSubscriber:
         max_staleness_s: See `Settings`.
         keyring: Takes signed states only. Default: the environment's, if it has one.
         max_state_bytes: See `Settings`.
+        node_cache_bytes: See `Settings`.
+        stall_timeout_s: See `Settings`.
         tracking: Rely on the server's word that nothing changed, where it gives one (RESP3:
             ``protocol=3`` in the URL; no cluster). `refresh` is then a look at the local socket,
             and sees a version some time after it was stored: mostly well under a millisecond, at
@@ -97,6 +100,8 @@ class StateSubscriber:
         max_staleness_s: float | None = None,
         keyring: Keyring | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
+        node_cache_bytes: int | None = None,
+        stall_timeout_s: float = 0.5,
         tracking: bool = False,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -106,6 +111,7 @@ class StateSubscriber:
             ("poll_timeout_s", poll_timeout_s),
             ("first_timeout_s", first_timeout_s),
             ("transfer_timeout_s", transfer_timeout_s),
+            ("stall_timeout_s", stall_timeout_s),
             ("ttl_s", ttl_s),
             ("max_staleness_s", 1.0 if max_staleness_s is None else max_staleness_s),
         ):
@@ -125,6 +131,9 @@ class StateSubscriber:
         self._max_staleness_s = max_staleness_s
         self._records = Records(self.keys, keyring or find_keyring())
         self._max_state_bytes = max_state_bytes
+        check_node_cache_bytes(node_cache_bytes)
+        self._node_cache_bytes = 0 if store.in_process else node_cache_bytes
+        self._stall_timeout_s = stall_timeout_s
         self._tracking = tracking
         self._observers = checked(observers)
         self._clock = clock
@@ -145,7 +154,13 @@ class StateSubscriber:
             tracked=self._tracking,
         )
         self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(self.store, self.keys, self._max_state_bytes)
+        self._fetcher = Fetcher(
+            self.store,
+            self.keys,
+            self._max_state_bytes,
+            functools.partial(open_node_cache, limit_bytes=self._node_cache_bytes),
+            stall_timeout_s=self._stall_timeout_s,
+        )
         self._cooldown = Cooldown()
         self._fresh_since = self._clock()
         self._first_poll = True

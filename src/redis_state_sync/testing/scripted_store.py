@@ -137,6 +137,11 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("time_ms", timeout, lambda: self.inner.time_ms(timeout=timeout))
 
+    @property
+    def in_process(self) -> bool:
+        """As the inner store's."""
+        return self.inner.in_process
+
     def mark(self) -> None:
         """None: every poll is an event that a script may fail."""
 
@@ -246,10 +251,11 @@ class ScriptedStore:
         """Closes the inner store."""
         self.inner.close()
 
-    def _as_told(self, digest: str, blob: bytes | None) -> bytes | None:
+    def _as_told(self, digest: str, blob: bytes | memoryview | None) -> bytes | memoryview | None:
         if blob is None or digest in self._missing:
             return None
         if digest in self._corrupt:
-            middle = len(blob) // 2
-            return blob[:middle] + bytes([blob[middle] ^ 1]) + blob[middle + 1 :]
+            damaged = bytearray(blob)
+            damaged[len(blob) // 2] ^= 1
+            return bytes(damaged)
         return blob
