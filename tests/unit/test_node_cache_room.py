@@ -182,6 +182,18 @@ def test_the_writing_counts(cache: NodeCache) -> None:
     assert [slot is not None for slot in slots] == [True] * 4 + [False]
 
 
+def test_nothing_goes_for_nothing(cache: NodeCache, shared_memory: Path) -> None:
+    """Whoever asks for a file that another one is writing has nobody's file removed."""
+    slot = cache.slot("a", SIZE)
+    written(cache, "b", SIZE)
+    written(cache, "c", SIZE + PAGE)
+    age(shared_memory, "b", 3600)
+    for _ in range(3):
+        assert cache.slot("a", SIZE) is None
+    assert files(shared_memory) == ["a.part", "b", "c"]
+    assert slot is not None
+
+
 def test_a_dead_writers_memory(cache: NodeCache, shared_memory: Path) -> None:
     """What a killed process was writing is removed by the next writer, or goes on under it."""
     ready = shared_memory / "ready"
