@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Locked for well under a millisecond, but a debugger may have stopped who has locked it.
@@ -62,9 +62,10 @@ def locked(folder: int) -> Iterator[None]:
     Raises:
         TimeoutError: If another one does not let go.
     """
-    # Opened each time: a lock belongs to what was opened, so that this one is the thread's own.
-    fd = os.open(".", _FLAGS, dir_fd=folder)
-    try:
+    with ExitStack() as stack:
+        # Opened each time: a lock belongs to what was opened, so that this one is the thread's own.
+        fd = os.open(".", _FLAGS, dir_fd=folder)
+        stack.callback(os.close, fd)
         deadline = time.monotonic() + _PATIENCE_S
         while not try_lock(fd, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
@@ -72,11 +73,9 @@ def locked(folder: int) -> Iterator[None]:
                     errno.ETIMEDOUT, "another process has locked it and does not let go"
                 )
             time.sleep(_LOOK_S)
-        yield
-    finally:
         # Closing alone would not do: a child that was forked meanwhile has it open as well.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
+        stack.callback(fcntl.flock, fd, fcntl.LOCK_UN)
+        yield
 
 
 def try_lock(fd: int, operation: int) -> bool:

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Runs `work` in a forked child; its exit status. A hang ends it after half a minute."""
+def start_child(work: Callable[[], object]) -> int:
+    """Runs `work` in a forked child; its pid. A hang ends it after half a minute."""
     child = os.fork()
     if not child:
         status = 1
@@ -20,4 +20,14 @@ def in_child(work: Callable[[], object]) -> int:
             status = 0
         finally:
             os._exit(status)
+    return child
+
+
+def end_of(child: int) -> int:
+    """Waits for a child; its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Runs `work` in a forked child; its exit status. A hang ends it after half a minute."""
+    return end_of(start_child(work))
