@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 Move = tuple[Tensor, Tensor]
 """A tensor of a module, and one that has the memory that it shall point at."""
 
-# What RLlib's `set_state` copies bit for bit; it rounds others, such as float64, to float32.
+# What RLlib hands over bit for bit; it rounds others, such as float64, to float32.
 _BIT_FOR_BIT = {
     torch.float32: np.dtype(np.float32),
     torch.float16: np.dtype(np.float16),
@@ -36,6 +38,8 @@ _BIT_FOR_BIT = {
 }
 # As torch aligns its own memory: some kernels sum in another order where it is not.
 _ALIGNMENT = 64
+# Where torch puts the layer that it compiled, and the tensors that others are worked out from.
+_WRAPPED = ("_orig_mod", "parametrizations")
 # Where RLlib puts what `torch.compile` made, and what may stand in for the class's methods.
 _REPLACEABLE = {
     "set_state",
@@ -79,9 +83,9 @@ def _loads_plainly(module: nn.Module) -> bool:
         and not module._load_state_dict_pre_hooks
         and not module._load_state_dict_post_hooks
         and module._compiled_call_impl is None
-        and module._modules.keys().isdisjoint(("_orig_mod", "parametrizations"))
-        and module.__dict__.keys().isdisjoint(_REPLACEABLE)
         and not isinstance(module, torch.jit.ScriptModule)
+        and module._modules.keys().isdisjoint(_WRAPPED)
+        and module.__dict__.keys().isdisjoint(_REPLACEABLE)
     )
 
 
@@ -90,25 +94,30 @@ def plan(
 ) -> list[Move] | None:
     """What to point where so that a module has a state, or None if it has to be copied.
 
+    An array that its tensor can not be pointed at, such as one that RLlib would convert, is copied
+    into memory of its own here; the module is not touched.
+
     Args:
         module: A module that `is_stock`.
         state: Name -> array. They must be the caller's own to give away.
         shared: The `id` of tensors that other modules have, too, and that are not to be moved.
 
     Returns:
-        A move for each of the module's tensors. None if one of them has no array of its shape and
-        dtype, C-contiguous, writable and aligned to 64 bytes; or is not a plain dense tensor on
-        the CPU; or shares its memory with anything.
+        A move for each of the module's tensors. None if one of them has nothing of its shape in
+        the state; or is not a plain dense tensor on the CPU; or shares its memory with anything.
     """
+    if torch.is_inference_mode_enabled():
+        return None  # What is made now would make inference tensors of the module's.
     moves: list[Move] = []
     seen = set(shared)
     for name, own in _tensors(module):
-        array = state.get(name)
-        if id(own) in seen or not _is_plain(own) or not _can_hold(own, array):
+        if id(own) in seen or not _is_plain(own) or name not in state:
             return None
         seen.add(id(own))
-        new = torch.from_numpy(array)
-        if new.stride() != own.stride() or new.data_ptr() % _ALIGNMENT or new.is_inference():
+        new = _pointed_at(own, state[name])
+        if new is None:
+            new = _copied(own, state[name])
+        if new is None:
             return None
         moves.append((own, new))
     return moves
@@ -135,15 +144,29 @@ def _is_plain(own: Tensor) -> bool:
     )
 
 
-def _can_hold(own: Tensor, array: Any) -> bool:
-    return (
+def _pointed_at(own: Tensor, array: Any) -> Tensor | None:
+    """An array's memory as a tensor that is just like one of the module's, or None."""
+    if not (
         isinstance(array, np.ndarray)
         and array.shape == own.shape
         and own.dtype in _BIT_FOR_BIT
         and array.dtype == _BIT_FOR_BIT[own.dtype]
-        and array.flags.c_contiguous
         and array.flags.writeable
-    )
+        and array.flags.c_contiguous
+    ):
+        return None
+    new = torch.from_numpy(array)
+    return new if new.stride() == own.stride() and new.data_ptr() % _ALIGNMENT == 0 else None
+
+
+def _copied(own: Tensor, value: Any) -> Tensor | None:
+    """A value as RLlib copies it into a tensor, or None if it can not be."""
+    if tuple(getattr(value, "shape", ())) != tuple(own.shape):
+        return None
+    try:
+        return torch.empty_like(own, requires_grad=False).copy_(convert_to_torch_tensor(value))
+    except (TypeError, ValueError, RuntimeError):
+        return None  # Whoever copies it will say what is wrong.
 
 
 def alias(moves: Iterable[Move]) -> None:
@@ -153,6 +176,7 @@ def alias(moves: Iterable[Move]) -> None:
         for own, new in moves:
             before.append((own, own.data))
             own.data = new
+            increment_version(own)  # As a copy does: a graph that needs the old values finds out.
     except BaseException:
         for own, old in before:
             own.data = old
