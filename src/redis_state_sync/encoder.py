@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from redis_state_sync.blobs import Blob
@@ -19,12 +18,12 @@ class Encoder:
 
     Args:
         algorithm: Of the digests, see `Manifest.algorithm`.
-        open_cache: Opens the node's cache, if there may be one. Called when it is first needed.
+        cache: The node's, if there is one.
     """
 
-    def __init__(self, algorithm: str, open_cache: Callable[[], NodeCache | None]) -> None:
+    def __init__(self, algorithm: str, cache: NodeCache | None) -> None:
         self._algorithm = algorithm
-        self._slots = SlotPool(open_cache)
+        self._slots = SlotPool(cache)
         self._buffers = BufferPool()
 
     def encode(self, name: str, tree: Any, before: Blob | None) -> Blob:

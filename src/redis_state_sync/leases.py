@@ -10,7 +10,8 @@ import fcntl
 import mmap
 import os
 import weakref
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from redis_state_sync.node_folder import NodeFolder, tell_once
 from redis_state_sync.private_folder import try_lock
@@ -37,7 +38,7 @@ class Lease(OfThisProcess):
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
         self._fd = fd
-        weakref.finalize(self, os.close, fd)
+        _when_dropped(self, os.close, fd)
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -78,8 +79,8 @@ class Slot(OfThisProcess):
         self._name = name
         self._fd = fd
         self._size = size
-        self._close = weakref.finalize(self, os.close, fd)
-        self._discard = weakref.finalize(self, _discard, folder, name + PART, fd)
+        self._close = _when_dropped(self, os.close, fd)
+        self._discard = _when_dropped(self, _discard, folder, name + PART, fd)
         try:
             # Before it is mapped: to write to a page that can not be had is a SIGBUS.
             os.posix_fallocate(fd, 0, size)
@@ -152,13 +153,22 @@ class Slot(OfThisProcess):
         except OSError as error:
             tell_once(self._folder.path, error)
             return False
-        self._discard = weakref.finalize(self, _discard, self._folder, part, self._fd)
+        self._discard = _when_dropped(self, _discard, self._folder, part, self._fd)
         return True
 
     def discard(self) -> None:
         """Gives the file up, unless it was committed or given up before."""
         self._discard()
         self._close()
+
+
+def _when_dropped(
+    owner: object, function: Callable[..., None], *args: Any
+) -> weakref.finalize[..., Any]:
+    """Not when the interpreter exits: a learner may still store its last state then."""
+    finalizer = weakref.finalize(owner, function, *args)
+    finalizer.atexit = False
+    return finalizer
 
 
 def _discard(folder: NodeFolder, part: str, fd: int) -> None:

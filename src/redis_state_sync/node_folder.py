@@ -70,6 +70,9 @@ class NodeFolder:
         self.path = path
         self.pid = os.getpid()
         self._fd, self._users = _join(path)
+        self._closing = weakref.finalize(self, _close, self._fd, self._users)
+        # When the interpreter exits, threads may still use what is open.
+        self._closing.atexit = False
         self._at_end = weakref.finalize(self, _leave, path, self._fd, self._users)
         _folders.add(self)
 
@@ -206,9 +209,11 @@ def _leave(path: str, folder: int, users: int) -> None:
                     os.rmdir(path)
     except OSError:
         pass  # Nobody is left to tell; whoever comes next is the first and tidies up.
-    finally:
-        os.close(users)
-        os.close(folder)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _clear(folder: int) -> None:
@@ -237,8 +242,7 @@ def _in_forked_child() -> None:
     """The locks are the parent's: the child joins for itself if it uses the folder, too."""
     for folder in list(_folders):
         if folder._at_end.detach():
-            os.close(folder._users)
-            os.close(folder._fd)
+            folder._closing()
     _folders.clear()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import random
@@ -142,12 +141,10 @@ class StatePublisher:
                 transfer_timeout_s=transfer_timeout_s,
                 keyring=keyring or find_keyring(),
             )
-            self._encoder = Encoder(
-                self._announcer.records.algorithm,
-                functools.partial(
-                    open_node_cache, limit_bytes=0 if store.in_process else node_cache_bytes
-                ),
-            )
+            # Here, not when it is first needed: what is opened first is left last when the
+            # interpreter exits, after `close` has stored what waits.
+            cache = open_node_cache(limit_bytes=0 if store.in_process else node_cache_bytes)
+            self._encoder = Encoder(self._announcer.records.algorithm, cache)
             self._thread = background.start(
                 self,
                 self._changed,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 import threading
-from collections.abc import Callable
 
 import numpy as np
 
@@ -38,12 +37,11 @@ class SlotPool:
     that are mapped already. Safe for threads.
 
     Args:
-        open_cache: Opens the node's cache, if there may be one. Called when it is first needed.
+        cache: The node's, if there is one.
     """
 
-    def __init__(self, open_cache: Callable[[], NodeCache | None]) -> None:
-        self._open_cache = open_cache
-        self._cache: NodeCache | None = None
+    def __init__(self, cache: NodeCache | None) -> None:
+        self._cache = cache
         self._lock = threading.Lock()
         self._turn = 0
         self._entries: list[_Entry] = []
@@ -73,8 +71,6 @@ class SlotPool:
         return None
 
     def _fresh(self, size: int) -> _Entry | None:
-        if self._cache is None:
-            self._cache = self._open_cache()
         slot = self._cache.slot(secrets.token_hex(16), size) if self._cache else None
         if slot is None:
             return None

@@ -37,12 +37,17 @@ def run(script: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def test_the_last_one_clears(shared_memory: Path) -> None:
-    """A process that ends leaves its files to the others; the last one leaves nothing behind."""
+    """A process that ends leaves its files to the others; the last one leaves nothing behind.
+
+    What it had begun goes with the next file that anyone begins.
+    """
     script = f"held = written(cache, 'a', {SIZE}), cache.slot('b', {SIZE})"
     cache = opened(shared_memory)
     assert run(script, shared_memory).communicate()[1] == b""
-    assert files(shared_memory) == ["a"]
+    assert files(shared_memory) == ["a", "b.part"]
     assert holds(cache.find("a", SIZE), "a")
+    assert cache.slot("c", 10 * SIZE)
+    assert files(shared_memory) == ["a"]
     del cache
     assert list(shared_memory.iterdir()) == []
     assert run(script, shared_memory).communicate()[1] == b""
