@@ -16,7 +16,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.rllib.apply import apply_snapshot
-from redis_state_sync.rllib.identity import namespace_of, writer_id_of
+from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import EnvRunnerMetrics
 from redis_state_sync.rllib.stores import open_rllib_store
 from redis_state_sync.settings import Settings
@@ -85,6 +85,10 @@ class RedisEnvRunnerMixin(_EnvRunner):
             first_timeout_s=settings.connect_timeout_s,
             transfer_timeout_s=settings.transfer_timeout_s,
             max_state_bytes=settings.max_state_bytes,
+            node_cache_bytes=settings.node_cache_bytes,
+            stall_timeout_s=settings.stall_timeout_s,
+            # What evaluates must act with what was published just before.
+            tracking=in_background(settings, self.config) and not self.config.in_evaluation,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
             keyring=find_keyring(required=settings.signed),

@@ -12,10 +12,22 @@ import os
 from pathlib import PurePath
 
 import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
 
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import as_namespace
 from redis_state_sync.settings import Settings
+
+
+def in_background(settings: Settings, config: AlgorithmConfig) -> bool:
+    """Whether the learner goes on training while a version is being stored.
+
+    Only where it does not must an EnvRunner's next poll see that version.
+    """
+    if settings.mode == "auto":
+        return isinstance(config, IMPALAConfig)  # APPO's, too.
+    return settings.mode == "async"
 
 
 def trial_name(log_dir: str | os.PathLike[str]) -> str:

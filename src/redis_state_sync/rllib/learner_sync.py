@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.rllib.algorithms.impala import IMPALA
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -22,7 +21,7 @@ from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rllib.env_runners import PUSHED_VERSION, follows
 from redis_state_sync.rllib.group_hooks import GroupHooks
-from redis_state_sync.rllib.identity import namespace_of, writer_id_of
+from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import learner_results
 from redis_state_sync.rllib.states import (
     CONNECTORS,
@@ -62,9 +61,7 @@ class LearnerSync:
         self._algorithm = algorithm
         self._settings = settings
         self._multi_agent = bool(algorithm.config.is_multi_agent)
-        self._async = settings.mode == "async" or (
-            settings.mode == "auto" and isinstance(algorithm, IMPALA)
-        )
+        self._async = in_background(settings, algorithm.config)
         self._training_thread: int | None = None
         self._lock = threading.Lock()
         # The latest of every component, what a push sends: arrays in Ray's object store.
@@ -88,6 +85,7 @@ class LearnerSync:
                 transfer_timeout_s=settings.transfer_timeout_s,
                 keyring=find_keyring(required=settings.signed),
                 max_state_bytes=settings.max_state_bytes,
+                node_cache_bytes=settings.node_cache_bytes,
             )
             try:
                 self._log_start()
