@@ -26,6 +26,10 @@ class Encoder:
         self._slots = SlotPool(cache)
         self._buffers = BufferPool()
 
+    def close(self) -> None:
+        """Lets go of memory. What was encoded stays as it is."""
+        self._slots.close()
+
     def encode(self, name: str, tree: Any, before: Blob | None) -> Blob:
         """Copies a component.
 

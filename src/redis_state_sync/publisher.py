@@ -289,6 +289,7 @@ class StatePublisher:
         if not own_thread:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 0.2)
         self.store.close()
+        self._encoder.close()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():

@@ -64,6 +64,12 @@ class SlotPool:
             entry.turn = self._turn
             return entry.array[:], entry.slot
 
+    def close(self) -> None:
+        """Lets go of all that is not in use, and of the cache."""
+        with self._lock:
+            self._cache = None
+            self._entries.clear()
+
     def _again(self, size: int) -> _Entry | None:
         for entry in self._entries:
             if entry.array.size == size and entry.unused and entry.slot.reclaim():
