@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis_state_sync.node_cache import NodeCache
 from tests.unit.forking import end_of, start_child
-from tests.unit.node_files import KIB, content, opened, own_folder, written
+from tests.unit.node_files import KIB, content, opened, own_folder
 
 NAMES = 12
 LIMIT = 256 * KIB
