@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import traceback
 from collections.abc import Callable
 
 
@@ -18,6 +19,8 @@ def start_child(work: Callable[[], object]) -> int:
             logging.disable()
             work()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return child

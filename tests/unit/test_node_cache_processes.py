@@ -59,6 +59,7 @@ def test_a_cache_that_is_dropped(shared_memory: Path) -> None:
     before = os.listdir("/proc/self/fd")
     cache = opened(shared_memory)
     mapping = written(cache, "a", SIZE).map()
+    cache.slot("b", SIZE)
     del cache
     assert list(shared_memory.iterdir()) == []
     assert mapping == content("a", SIZE)

@@ -7,6 +7,8 @@ import logging
 import mmap
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,6 +160,41 @@ def test_idle_files_go(cache: NodeCache, shared_memory: Path) -> None:
     assert holds(held, "a")
 
 
+def test_a_file_that_took_long(cache: NodeCache, shared_memory: Path) -> None:
+    """A file is as new as its commit, however long its writer took."""
+    slot = cache.slot("a", KIB)
+    assert slot is not None
+    age(shared_memory, "a.part", 3600)
+    slot.commit()
+    written(cache, "b", SIZE)
+    assert files(shared_memory) == ["a", "b"]
+
+
+def test_no_more_goes_than_needed(cache: NodeCache, shared_memory: Path) -> None:
+    """Of several files that would fit, one becomes the next one."""
+    held = [written(cache, name, SIZE) for name in "abc"]
+    held.clear()
+    written(cache, "d", SIZE)
+    assert files(shared_memory) == ["b", "c", "d"]
+
+
+def test_a_file_that_vanishes(cache: NodeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that its writer gives up while another one looks for room is in nobody's way."""
+    slot = cache.slot("a", SIZE)
+    assert slot is not None
+    scandir = os.scandir
+
+    @contextmanager
+    def late(folder: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(folder) as entries:
+            found = list(entries)
+        slot.discard()
+        yield found
+
+    monkeypatch.setattr("redis_state_sync.node_folder.os.scandir", late)
+    assert cache.slot("b", SIZE) is not None
+
+
 def test_more_than_the_limit(cache: NodeCache, shared_memory: Path) -> None:
     """What is larger than the limit has no slot, and nothing has to go for it."""
     written(cache, "a", SIZE)
@@ -210,8 +247,10 @@ def test_a_dead_writers_memory(cache: NodeCache, shared_memory: Path) -> None:
     os.kill(child, 9)
     end_of(child)
     assert files(shared_memory) == ["a.part", "b.part"]
+    left = inode(shared_memory, "a.part")
     lease = written(cache, "a", SIZE)
     assert files(shared_memory) == ["a"]
+    assert inode(shared_memory, "a") == left
     assert holds(lease, "a")
 
 
