@@ -15,6 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_compile_config import TorchCompileConfig
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from redis_state_sync.codec import decode, encode
 from redis_state_sync.rllib.alias import alias, is_stock, plan
@@ -210,7 +211,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "post-hook": lambda m: m.gru.register_load_state_dict_post_hook(hook),
     "set_state of one": lambda m: setattr(m, "set_state", hook),
     "loading of one": lambda m: setattr(m.conv, "_load_from_state_dict", hook),
-    "parametrization": lambda m: nn.utils.parametrizations.weight_norm(m.conv),
+    "parametrization": lambda m: parametrize.register_parametrization(m.conv, "bias", nn.Tanh()),
     "compiled by RLlib": lambda m: m.compile(TorchCompileConfig()),
     "compiled layer": lambda m: setattr(m, "head", torch.compile(m.head)),
     "compiled in place": lambda m: m.head.compile(),
@@ -316,6 +317,7 @@ REFUSED: dict[str, Callable[[Arrays], Any]] = {
     "absent": lambda s: s.pop("count"),
     "shape": lambda s: s.update({"head.1.bias": zeros(3)}),
     "scalar": lambda s: s.update({"head.1.bias": 3}),
+    "backwards": lambda s: s.update({"head.1.bias": zeros(2)[::-1]}),
     "byte order": lambda s: s.update({"head.1.bias": zeros(2).view(">f4")}),
     "text": lambda s: s.update({"head.1.bias": np.array(["a", "b"])}),
     "bytes": lambda s: s.update({"head.1.bias": np.array([b"a", b"b"])}),
@@ -324,7 +326,10 @@ REFUSED: dict[str, Callable[[Arrays], Any]] = {
 
 
 def zeros(*shape: int) -> np.ndarray[Any, Any]:
-    return np.zeros(shape, np.float32)
+    """Zeros in memory that is aligned as a mapping's is."""
+    array: np.ndarray[Any, Any] = state_like(nn.ParameterDict({"p": torch.zeros(shape)}))["p"]
+    array[...] = 0
+    return array
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -367,6 +372,7 @@ def test_what_is_converted_is_as_copied(case: str) -> None:
     for (name, mine), (_, theirs) in zip(
         pointing.state_dict().items(), copying.state_dict().items(), strict=True
     ):
+        assert mine.data_ptr() % 64 == 0
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs), name
 

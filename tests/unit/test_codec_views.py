@@ -119,6 +119,11 @@ def test_what_is_not_aligned_is_copied(shift: int) -> None:
     assert identical(tree, read)
     assert all(array.flags.aligned for array in arrays_in(read))
     assert np.shares_memory(read["b"], data)
+    blob = encode(torch.arange(3.0))
+    data[: blob.size] = blob
+    tensor = decode(data[: blob.size], copy=False)
+    assert tensor.tolist() == [0.0, 1.0, 2.0]
+    assert tensor.data_ptr() % tensor.itemsize == 0
 
 
 @given(trees, st.data())

@@ -38,8 +38,6 @@ _BIT_FOR_BIT = {
 }
 # As torch aligns its own memory: some kernels sum in another order where it is not.
 _ALIGNMENT = 64
-# Where torch puts the layer that it compiled, and the tensors that others are worked out from.
-_WRAPPED = ("_orig_mod", "parametrizations")
 # Where RLlib puts what `torch.compile` made, and what may stand in for the class's methods.
 _REPLACEABLE = {
     "set_state",
@@ -84,7 +82,7 @@ def _loads_plainly(module: nn.Module) -> bool:
         and not module._load_state_dict_post_hooks
         and module._compiled_call_impl is None
         and not isinstance(module, torch.jit.ScriptModule)
-        and module._modules.keys().isdisjoint(_WRAPPED)
+        and "parametrizations" not in module._modules
         and module.__dict__.keys().isdisjoint(_REPLACEABLE)
     )
 
