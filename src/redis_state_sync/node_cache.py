@@ -177,8 +177,8 @@ class NodeCache(OfThisProcess):
             except FileNotFoundError:
                 fd = folder.create(part)
             try:
-                os.truncate(fd, size)  # With the books in hand: files count by their size.
-                os.utime(fd)
+                # With the books in hand: files count by their size. It makes the file new, too.
+                os.truncate(fd, size)
             except BaseException:
                 os.close(fd)
                 raise
