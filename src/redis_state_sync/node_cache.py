@@ -207,7 +207,7 @@ class NodeCache(OfThisProcess):
                     folder.remove(file.name, fd)
                 taken -= file.size
         if taken > self._limit:
-            raise OSError(errno.ENOSPC, f"no room for {size} bytes within its {self._limit}")
+            raise OSError(errno.EDQUOT, f"no room for {size} bytes within its {self._limit}")
 
     def _writing(self, name: str) -> tuple[int, int] | None:
         """Something that changes while the writer of that file goes on."""
