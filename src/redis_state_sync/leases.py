@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -111,12 +112,14 @@ class Slot(OfThisProcess):
 
         Raises:
             RuntimeError: If it was committed or discarded before, or in another process (a fork).
+            OSError: If this process has no descriptor left. It is still a slot.
         """
         if os.getpid() != self._folder.pid:
             raise RuntimeError("this Slot was made in another process (a fork)")
-        if self._discard.detach() is None:
+        if not self._discard.alive:
             raise RuntimeError("this Slot was committed or discarded before")
         lease = Lease(os.dup(self._fd), self._size)
+        self._discard.detach()
         part = self._name + PART
         try:
             with self._folder.books():
@@ -141,7 +144,7 @@ class Slot(OfThisProcess):
             return False
         if self._discard.alive:
             return True  # It was never committed.
-        part = self._name + PART
+        name = secrets.token_hex(16)  # Somebody may be writing a file of the old one.
         try:
             with self._folder.books():
                 # The lock that is there is lost if others hold theirs, and is had again: nobody
@@ -149,11 +152,12 @@ class Slot(OfThisProcess):
                 if not try_lock(self._fd, fcntl.LOCK_EX):
                     try_lock(self._fd, fcntl.LOCK_SH)
                     return False
-                self._folder.rename(self._name, self._fd, part)
+                self._folder.rename(self._name, self._fd, name + PART)
         except OSError as error:
             tell_once(self._folder.path, error)
             return False
-        self._discard = _when_dropped(self, _discard, self._folder, part, self._fd)
+        self._name = name
+        self._discard = _when_dropped(self, _discard, self._folder, name + PART, self._fd)
         return True
 
     def discard(self) -> None:
