@@ -184,7 +184,8 @@ def test_a_runner_that_points_is_like_one_that_copies(
 
 def test_env_runners_of_ours_point(tmp_path: Path) -> None:
     """`RedisSingleAgentEnvRunner` hands on RLlib's own `set_state`, by which weights may move."""
-    config = with_redis_state(PPOConfig().environment("CartPole-v1"), "memory://")
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0)
+    config = with_redis_state(config, "memory://")
     runner = RedisSingleAgentEnvRunner(config=config, worker_index=0)
     try:
         snapshot = snapshot_of(components(runner, 1), directory=tmp_path)
