@@ -151,7 +151,7 @@ def test_an_error_in_the_middle_of_a_large_value(fault: Handler, way: str) -> No
 
     def handler(connection: socket.socket) -> None:
         connections.append(1)
-        (fault if len(connections) == 1 else saying(bulk(LARGE) * 2))(connection)
+        (fault if len(connections) == 1 else answering(lambda _: bulk(LARGE)))(connection)
 
     with peer(handler) as url:
         store = open_store(url, stall_timeout_s=0.1)
