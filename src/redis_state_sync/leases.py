@@ -100,7 +100,7 @@ class Slot(OfThisProcess):
         """Tells those who wait for this file that its writer goes on."""
         os.utime(self._fd)
 
-    def commit(self, name: str | None = None) -> Lease:
+    def commit(self, name: str | None = None) -> Lease | None:
         """Lets others find the file.
 
         Should that fail, because somebody removed the folder, the lease is good all the same.
@@ -109,14 +109,22 @@ class Slot(OfThisProcess):
             name: Under which others are to find it, if not under the one it was begun with: what
                 is in it may be known only when it is whole.
 
+        Returns:
+            A lease; or None, and this is a slot still, if the process has no descriptor left.
+
         Raises:
             RuntimeError: If it was committed or discarded before, or in another process (a fork).
         """
         if os.getpid() != self._folder.pid:
             raise RuntimeError("this Slot was made in another process (a fork)")
-        if self._discard.detach() is None:
+        if not self._discard.alive:
             raise RuntimeError("this Slot was committed or discarded before")
-        lease = Lease(os.dup(self._fd), self._size)
+        try:
+            lease = Lease(os.dup(self._fd), self._size)
+        except OSError as error:
+            tell_once(self._folder.path, error)
+            return None
+        self._discard.detach()
         part = self._name + PART
         try:
             with self._folder.books():
@@ -136,23 +144,22 @@ class Slot(OfThisProcess):
 
         Returns:
             Whether it is a slot. If not, it is what it was.
+
+        Raises:
+            OSError: If somebody removed the file, or put another one in its place.
         """
         if os.getpid() != self._folder.pid:
             return False
         if self._discard.alive:
             return True  # It was never committed.
         part = self._name + PART
-        try:
-            with self._folder.books():
-                # The lock that is there is lost if others hold theirs, and is had again: nobody
-                # removes the file in between, for which the books are needed.
-                if not try_lock(self._fd, fcntl.LOCK_EX):
-                    try_lock(self._fd, fcntl.LOCK_SH)
-                    return False
-                self._folder.rename(self._name, self._fd, part)
-        except OSError as error:
-            tell_once(self._folder.path, error)
-            return False
+        with self._folder.books():
+            # The lock that is there is lost if others hold theirs, and is had again: nobody
+            # removes the file in between, for which the books are needed.
+            if not try_lock(self._fd, fcntl.LOCK_EX):
+                try_lock(self._fd, fcntl.LOCK_SH)
+                return False
+            self._folder.rename(self._name, self._fd, part)
         self._discard = _when_dropped(self, _discard, self._folder, part, self._fd)
         return True
 
