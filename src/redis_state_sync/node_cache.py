@@ -228,7 +228,7 @@ def _check(name: str) -> None:
         raise ValueError(f"{name!r} is not 1 to 64 hexadecimal digits")
 
 
-def _filled(slot: Slot, fill: Fill) -> Lease:
+def _filled(slot: Slot, fill: Fill) -> Lease | None:
     try:
         fill(slot.buffer, slot.progress)
     except BaseException:
