@@ -41,7 +41,7 @@ class NodeStore(MemoryStore):
         found: list[bytes | memoryview | None] = []
         for place, blob in enumerate(super().get_blobs(keys, digests, **kwargs)):
             answer: bytes | memoryview | None = self.answers.get(digests[place], blob)
-            if self.places and answer is not None and len(answer) == len(into[place]):
+            if self.places and into and answer is not None and len(answer) == len(into[place]):
                 into[place][:] = answer
                 answer = into[place]
             if progress is not None:
