@@ -92,7 +92,7 @@ def test_a_blob_that_is_gone(store: NodeStore) -> None:
 )
 @pytest.mark.parametrize("algorithm", [XXH3, BLAKE2B])
 def test_a_damaged_blob(store: NodeStore, answer: bytes, algorithm: str) -> None:
-    """A blob of another length, or with another digest, is refused and named: C36."""
+    """A blob of another length, or with another digest, is refused and named: C59."""
     put(store, ONE, TWO, algorithm=algorithm)
     digest = digest_of(TWO, algorithm)
     store.answers[digest] = answer

@@ -149,7 +149,7 @@ def test_a_fetch_that_fails(store: NodeStore, shared_memory: Path, cached: bool,
 
 
 def test_a_damaged_blob_reaches_nobody(store: NodeStore, shared_memory: Path) -> None:
-    """What one reader was given damaged, no other reader of the node finds: C36."""
+    """What one reader was given damaged, no other reader of the node finds: C59."""
     manifest = put(store, {"rl_module/p": LARGE})
     (piece,) = manifest.components["rl_module/p"].pieces
     store.answers[piece.digest] = bytes(piece.size)

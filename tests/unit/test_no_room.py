@@ -71,7 +71,7 @@ class Receiver:
 
 @pytest.mark.parametrize("left", range(6))
 def test_no_descriptor_left(left: int) -> None:
-    """However few descriptors there are, `refresh` returns, and later versions arrive: C25."""
+    """However few descriptors there are, `refresh` returns, and later versions arrive."""
 
     def child() -> None:
         store = NodeStore()
