@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from functools import cached_property
 
 from redis_state_sync.codec import Buffer
 from redis_state_sync.leases import Slot
 from redis_state_sync.manifest import XXH3, Component, Piece, digest_of
-
-logger = logging.getLogger("redis_state_sync")
 
 # Old servers stall other clients while they answer with a large value; pieces of up to 4 MB cost
 # nothing and keep them served.
@@ -48,14 +45,10 @@ class Blob:
 
     def share(self, namespace: str) -> None:
         """Lets readers on this node find it, if it is in the node's cache."""
-        if self._slot is None:
-            return
-        try:
-            self._slot.commit(self.component.name_on_node(namespace, self._algorithm))
-        except OSError as error:  # They fetch it.
-            logger.warning("%d bytes are not shared with this node: %s", len(self), error)
-        else:
-            self._slot = None
+        if self._slot is not None:
+            name = self.component.name_on_node(namespace, self._algorithm)
+            if self._slot.commit(name) is not None:
+                self._slot = None
 
     def pieces(self) -> Iterator[tuple[str, memoryview]]:
         """Digest and bytes of each piece, in order."""

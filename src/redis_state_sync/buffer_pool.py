@@ -6,30 +6,24 @@ same size each time.
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import numpy as np
 
+from redis_state_sync.spare_memory import Piece, worth_keeping
 from redis_state_sync.wire import ALIGNMENT, Buffer
-
-# Who refers to a buffer that is free: the list, the loop's variable, the call itself.
-_NOBODY = 3
-# Memory that so many other buffers were taken after is given back: states of this size are over.
-_KEEP_FOR = 64
 
 
 class BufferPool:
     """Hands out buffers; each comes back by itself when the last view of it is gone.
 
-    CPython counts references, views of an array refer to it, and memoryviews and tensors made from
-    it do, too. Safe for threads.
+    Safe for threads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turn = 0
-        self._buffers: list[tuple[int, Buffer]] = []
+        # The one that was taken last comes last.
+        self._pieces: list[Piece] = []
 
     def take(self, size: int) -> Buffer:
         """Returns a buffer that nobody else has.
@@ -38,29 +32,18 @@ class BufferPool:
             Shape ``(size,)``, dtype uint8, at a multiple of 64 bytes; what is in it is undefined.
         """
         with self._lock:
-            self._turn += 1
-            place = self._best(size)
-            if place is None:
-                whole: Buffer = np.empty(size + ALIGNMENT, np.uint8)
+            piece = self._best(size)
+            if piece is None:
+                piece = Piece(np.empty(size + ALIGNMENT, np.uint8))
             else:
-                _, whole = self._buffers.pop(place)
-            self._buffers = [
-                (turn, buffer)
-                for turn, buffer in self._buffers
-                if self._turn - turn < _KEEP_FOR or sys.getrefcount(buffer) > _NOBODY + 1
-            ]
-            self._buffers.append((self._turn, whole))
-        start = -whole.ctypes.data % ALIGNMENT
-        return whole[start : start + size]
+                self._pieces.remove(piece)
+            start = -piece.array.ctypes.data % ALIGNMENT
+            taken = piece.array[start : start + size]
+            self._pieces = worth_keeping([*self._pieces, piece])
+            return taken
 
-    def _best(self, size: int) -> int | None:
+    def _best(self, size: int) -> Piece | None:
         """The smallest free one that is not much too large."""
-        best = None
-        for place, (_, buffer) in enumerate(self._buffers):
-            if (
-                size + ALIGNMENT <= buffer.size <= 2 * (size + ALIGNMENT)
-                and (best is None or buffer.size < self._buffers[best][1].size)
-                and sys.getrefcount(buffer) <= _NOBODY
-            ):
-                best = place
-        return best
+        most = 2 * (size + ALIGNMENT)
+        fitting = [p for p in self._pieces if size + ALIGNMENT <= p.array.size <= most and p.unused]
+        return min(fitting, key=lambda piece: piece.array.size, default=None)

@@ -166,7 +166,10 @@ class Connector:
                 if getattr(connection, "_sock", True) is not None:
                     self._lent = connection
                     return connection, False
-            if self._attempt is None:
+            # What failed before this call, perhaps in an outage that is over, is tried again. The
+            # caller hears of it only if there is no news in time: a wrong password, say.
+            failed = self._attempt if _has_failed(self._attempt) else None
+            if self._attempt is None or failed is not None:
                 if sys.is_finalizing():  # A thread would never begin to run.
                     raise StoreUnavailableError(
                         f"{self._where}: not connecting while the interpreter shuts down"
@@ -176,13 +179,17 @@ class Connector:
         try:
             connection = attempt.result(timeout)
         except FutureTimeout:
-            raise StillConnectingError(
-                f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
-                f"{connecting_hint(self._where)}"
-            ) from None
+            error = failed.exception() if failed is not None else None
+            try:
+                raise error or StillConnectingError(
+                    f"{self._where}: no connection within {timeout:.3f} s (still connecting)"
+                    f"{connecting_hint(self._where)}"
+                ) from None
+            finally:
+                del failed, error  # They hold the exception, which holds this frame.
         except BaseException:
             self._finished(attempt, None)
-            del attempt  # It holds the exception, which holds this frame.
+            del attempt, failed  # They hold the exception, which holds this frame.
             raise
         self._finished(attempt, connection)
         return connection, True
@@ -260,6 +267,10 @@ class Connector:
         with self._lock:
             if self._attempt is attempt:
                 self._attempt, self._lent = None, connection
+
+
+def _has_failed(attempt: Future[Connection] | None) -> bool:
+    return attempt is not None and attempt.done() and attempt.exception() is not None
 
 
 def _disconnect(attempt: Future[Connection]) -> None:

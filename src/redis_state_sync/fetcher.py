@@ -15,6 +15,7 @@ from redis_state_sync.node_cache import NodeCache
 from redis_state_sync.snapshot import Encoded
 from redis_state_sync.store import Store
 from redis_state_sync.version import Version
+from redis_state_sync.wire import Buffer
 
 # Smaller components come over a socket as fast as a file is found, opened and mapped.
 SMALLEST_SHARED = 256 << 10
@@ -65,7 +66,7 @@ class Fetcher:
             from the store: none of what was in the node's cache.
 
         Raises:
-            DecodeError: If the manifest names more than `max_state_bytes`.
+            DecodeError: If the manifest names more than `max_state_bytes`, or than there is memory.
             BlobMissingError: If a blob is gone.
             IntegrityError: If one does not have the size or digest that the manifest names.
             StoreError: If the store fails. In each case what was held is still held.
@@ -86,13 +87,23 @@ class Fetcher:
         deadline = time.monotonic() + timeout
         download = Download(self._store, self._keys, version, manifest.algorithm, deadline)
         blobs |= self._shared(wanted, download)
-        own = {n: self._pool.take(c.size) for n, c in wanted.items() if n not in blobs}
+        own = self._own(version, {n: c.size for n, c in wanted.items() if n not in blobs})
         download.fill([(wanted[name], buffer.data) for name, buffer in own.items()])
         blobs |= own
         # In the manifest's order, as what is held is looked through in it.
         self._blobs = {name: blobs[name] for name in manifest.components}
         self._components = manifest.components
         return self._blobs, download.received
+
+    def _own(self, version: Version, sizes: Mapping[str, int]) -> dict[str, Buffer]:
+        try:
+            return {name: self._pool.take(size) for name, size in sizes.items()}
+        except MemoryError as error:
+            raise DecodeError(
+                f"this process has no memory for version {version} of namespace "
+                f"{self._keys.namespace!r}, of which {sum(sizes.values())} bytes are new; "
+                "max_state_bytes refuses states that are too large before they are fetched"
+            ) from error
 
     def _shared(self, wanted: Mapping[str, Component], download: Download) -> dict[str, Encoded]:
         """Those that are in the node's cache, or are now."""

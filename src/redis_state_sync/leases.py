@@ -101,7 +101,7 @@ class Slot(OfThisProcess):
         """Tells those who wait for this file that its writer goes on."""
         os.utime(self._fd)
 
-    def commit(self, name: str | None = None) -> Lease:
+    def commit(self, name: str | None = None) -> Lease | None:
         """Lets others find the file.
 
         Should that fail, because somebody removed the folder, the lease is good all the same.
@@ -110,15 +110,21 @@ class Slot(OfThisProcess):
             name: Under which others are to find it, if not under the one it was begun with: what
                 is in it may be known only when it is whole.
 
+        Returns:
+            A lease; or None, and this is a slot still, if the process has no descriptor left.
+
         Raises:
             RuntimeError: If it was committed or discarded before, or in another process (a fork).
-            OSError: If this process has no descriptor left. It is still a slot.
         """
         if os.getpid() != self._folder.pid:
             raise RuntimeError("this Slot was made in another process (a fork)")
         if not self._discard.alive:
             raise RuntimeError("this Slot was committed or discarded before")
-        lease = Lease(os.dup(self._fd), self._size)
+        try:
+            lease = Lease(os.dup(self._fd), self._size)
+        except OSError as error:
+            tell_once(self._folder.path, error)
+            return None
         self._discard.detach()
         part = self._name + PART
         try:
@@ -139,23 +145,22 @@ class Slot(OfThisProcess):
 
         Returns:
             Whether it is a slot. If not, it is what it was.
+
+        Raises:
+            OSError: If somebody removed the file, or put another one in its place.
         """
         if os.getpid() != self._folder.pid:
             return False
         if self._discard.alive:
             return True  # It was never committed.
         name = secrets.token_hex(16)  # Somebody may be writing a file of the old one.
-        try:
-            with self._folder.books():
-                # The lock that is there is lost if others hold theirs, and is had again: nobody
-                # removes the file in between, for which the books are needed.
-                if not try_lock(self._fd, fcntl.LOCK_EX):
-                    try_lock(self._fd, fcntl.LOCK_SH)
-                    return False
-                self._folder.rename(self._name, self._fd, name + PART)
-        except OSError as error:
-            tell_once(self._folder.path, error)
-            return False
+        with self._folder.books():
+            # The lock that is there is lost if others hold theirs, and is had again: nobody
+            # removes the file in between, for which the books are needed.
+            if not try_lock(self._fd, fcntl.LOCK_EX):
+                try_lock(self._fd, fcntl.LOCK_SH)
+                return False
+            self._folder.rename(self._name, self._fd, name + PART)
         self._name = name
         self._discard = _when_dropped(self, _discard, self._folder, name + PART, self._fd)
         return True

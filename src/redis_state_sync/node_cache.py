@@ -15,6 +15,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 
 from redis_state_sync.leases import PART, Lease, OfThisProcess, Slot
 from redis_state_sync.node_folder import NodeFolder, tell_once
@@ -57,6 +58,12 @@ def open_node_cache(folder: str | None = None, limit_bytes: int | None = None) -
         return None
     _caches[path, limit_bytes] = cache
     return cache
+
+
+class _Writing(NamedTuple):
+    file: int
+    touched: int
+    """When its writer said last that it goes on."""
 
 
 class NodeCache(OfThisProcess):
@@ -115,7 +122,7 @@ class NodeCache(OfThisProcess):
             size: In bytes.
             fill: Writes all of the file. What it raises is raised here.
             deadline: Until when to wait for another, on the clock of `time.monotonic`.
-            stall: How long to wait for another that does not go on, in seconds.
+            stall: How long to wait for others that do not go on, in seconds.
 
         Returns:
             A lease, or None: there is no room, or the time is over.
@@ -136,7 +143,8 @@ class NodeCache(OfThisProcess):
             else:
                 return _filled(slot, fill)
             now, before, seen = time.monotonic(), seen, self._writing(name)
-            if seen != before:
+            # Another writer is no progress: one after the other may fail for the same reason.
+            if seen and before and seen.file == before.file and seen.touched != before.touched:
                 since = now
             if now >= deadline or now - since >= stall:
                 return None
@@ -209,13 +217,13 @@ class NodeCache(OfThisProcess):
         if taken > self._limit:
             raise OSError(errno.EDQUOT, f"no room for {size} bytes within its {self._limit}")
 
-    def _writing(self, name: str) -> tuple[int, int] | None:
-        """Something that changes while the writer of that file goes on."""
+    def _writing(self, name: str) -> _Writing | None:
+        """What is known of the writer of that file."""
         try:
             found = self._joined().status(name + PART)
         except OSError:
             return None  # No folder: what comes next says so.
-        return None if found is None else (found.st_ino, found.st_mtime_ns)
+        return None if found is None else _Writing(found.st_ino, found.st_mtime_ns)
 
 
 _caches: weakref.WeakValueDictionary[tuple[str, int | None], NodeCache] = (
@@ -228,7 +236,7 @@ def _check(name: str) -> None:
         raise ValueError(f"{name!r} is not 1 to 64 hexadecimal digits")
 
 
-def _filled(slot: Slot, fill: Fill) -> Lease:
+def _filled(slot: Slot, fill: Fill) -> Lease | None:
     try:
         fill(slot.buffer, slot.progress)
     except BaseException:

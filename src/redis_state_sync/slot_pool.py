@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import threading
 
 import numpy as np
 
 from redis_state_sync.leases import Slot
 from redis_state_sync.node_cache import NodeCache
+from redis_state_sync.spare_memory import Piece, worth_keeping
 from redis_state_sync.wire import Buffer
 
-# Who refers to an array that nobody uses: the entry, and the call that counts.
-_NOBODY = 2
-# Memory that so many other slots were taken after is given back: states of this size are over.
-_KEEP_FOR = 64
 
-
-class _Entry:
+class _Entry(Piece):
     def __init__(self, slot: Slot) -> None:
+        super().__init__(np.frombuffer(slot.buffer, np.uint8))
         self.slot = slot
-        self.array: Buffer = np.frombuffer(slot.buffer, np.uint8)
-        self.turn = 0
-
-    @property
-    def unused(self) -> bool:
-        """Whether no view of it is left in this process."""
-        return sys.getrefcount(self.array) <= _NOBODY
 
 
 class SlotPool:
@@ -43,7 +32,7 @@ class SlotPool:
     def __init__(self, cache: NodeCache | None) -> None:
         self._cache = cache
         self._lock = threading.Lock()
-        self._turn = 0
+        # The one that was taken last comes last.
         self._entries: list[_Entry] = []
 
     def take(self, size: int) -> tuple[Buffer, Slot] | None:
@@ -54,15 +43,13 @@ class SlotPool:
             no cache, or no room in it.
         """
         with self._lock:
-            self._turn += 1
             entry = self._again(size) or self._fresh(size)
-            self._entries = [
-                e for e in self._entries if self._turn - e.turn < _KEEP_FOR or not e.unused
-            ]
             if entry is None:
+                self._entries = worth_keeping(self._entries)
                 return None
-            entry.turn = self._turn
-            return entry.array[:], entry.slot
+            taken = entry.array[:]
+            self._entries = worth_keeping([*self._entries, entry])
+            return taken, entry.slot
 
     def close(self) -> None:
         """Lets go of all that is not in use, and of the cache."""
@@ -71,15 +58,19 @@ class SlotPool:
             self._entries.clear()
 
     def _again(self, size: int) -> _Entry | None:
-        for entry in self._entries:
-            if entry.array.size == size and entry.unused and entry.slot.reclaim():
+        """One that is there, taken out of the list."""
+        for entry in [e for e in self._entries if e.array.size == size and e.unused]:
+            try:
+                mine = entry.slot.reclaim()
+            except OSError:
+                # Nobody could find it any more, and its memory would be lost as long as it is here.
+                self._entries.remove(entry)
+                continue
+            if mine:
+                self._entries.remove(entry)
                 return entry
         return None
 
     def _fresh(self, size: int) -> _Entry | None:
         slot = self._cache.slot(secrets.token_hex(16), size) if self._cache else None
-        if slot is None:
-            return None
-        entry = _Entry(slot)
-        self._entries.append(entry)
-        return entry
+        return None if slot is None else _Entry(slot)

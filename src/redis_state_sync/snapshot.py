@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from redis_state_sync.codec import Buffer, decode
 from redis_state_sync.components import is_weights
+from redis_state_sync.errors import ApplyError
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
 
@@ -20,6 +21,9 @@ class Mapped(Protocol):
 
         What is written to it reaches nobody, and it stays as it is until the last that refers to
         it is gone, whatever becomes of this object.
+
+        Raises:
+            OSError: If this process may not map any more.
         """
 
 
@@ -68,6 +72,7 @@ class Snapshot(Mapping[str, Any]):
         Raises:
             KeyError: If the version has no such component.
             DecodeError: If its bytes are not well-formed.
+            ApplyError: If this process has no memory, address space or descriptor left for it.
         """
         return self._decoded(component, copy=not self.is_private(component))
 
@@ -88,11 +93,18 @@ class Snapshot(Mapping[str, Any]):
 
     def _decoded(self, component: str, *, copy: bool) -> Any:
         blob = self._blobs[component]
-        if isinstance(blob, Mapped):
-            data = blob.map()
-        else:
-            data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # an array is a buffer
-        return decode(data, guard_packed=not is_weights(component), copy=copy)
+        try:
+            if isinstance(blob, Mapped):
+                data = blob.map()
+            else:
+                data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # it is a buffer
+            return decode(data, guard_packed=not is_weights(component), copy=copy)
+        except (OSError, MemoryError) as error:
+            raise ApplyError(
+                f"this process has no room for {component!r} of version {self.version}: {error}. "
+                "Raise its limit of open files (ulimit -n) or of memory (ulimit -v); with "
+                "node_cache_bytes=0 fewer files are open"
+            ) from error
 
     def __contains__(self, component: object) -> bool:
         return component in self._blobs  # Mapping's own would decode it.

@@ -39,6 +39,7 @@ class Refresh:
         notes: How often a note was left for learner or `status`.
         bytes: How many bytes of blobs arrived.
         first: Whether it was this reader's first.
+        shared: Whether it may have waited for another reader of its node that fetches the same.
     """
 
     polls: int
@@ -47,6 +48,7 @@ class Refresh:
     notes: int
     bytes: int
     first: bool
+    shared: bool
 
 
 def longest(refresh: Refresh, *, slow_line: bool) -> float:
@@ -55,13 +57,16 @@ def longest(refresh: Refresh, *, slow_line: bool) -> float:
     Each poll and each note has `poll_timeout_s`; the first poll of a process has longer, because
     acting with no state at all is worse than waiting. A fetch is given up `stall_timeout_s` after
     the last byte, and `transfer_timeout_s` after it began; a line that trickles may take the
-    latter.
+    latter. Who waits for another reader of its node may find out after `stall_timeout_s` that this
+    one does not go on, and has as long for itself then.
     """
     allowed = longest_polling(refresh) + refresh.notes * SETTINGS.poll_timeout_s
     if slow_line:
         allowed += refresh.fetches * SETTINGS.transfer_timeout_s
     else:
-        allowed += refresh.fetches * SETTINGS.stall_timeout_s + refresh.bytes / BYTES_PER_S
+        stalls = 2 if refresh.shared else 1
+        allowed += refresh.fetches * stalls * SETTINGS.stall_timeout_s
+        allowed += refresh.bytes / BYTES_PER_S
     return allowed
 
 

@@ -39,6 +39,7 @@ def main() -> int:
             options.namespace,
             writer_id=options.writer,
             connect_timeout_s=SETTINGS.connect_timeout_s,
+            node_cache_bytes=process.node_cache_bytes,
             observers=[note],
         )
     except StoreError as error:

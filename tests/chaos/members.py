@@ -131,6 +131,7 @@ class Reader(Member):
     def __init__(self, name: str, place: int, folder: Path, options: dict[str, object]) -> None:
         super().__init__(name, folder, "tests.chaos.reader", options)
         self.place = place
+        self.shares = bool(options["shares"])
         self.writer = options.get("writer")
         self.applied: list[tuple[float, Version]] = []
 

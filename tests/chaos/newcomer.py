@@ -31,6 +31,7 @@ class Newcomer:
             first_timeout_s=FIRST_TIMEOUT_S,
             transfer_timeout_s=SETTINGS.transfer_timeout_s,
             keyring=keyring,
+            node_cache_bytes=0,
             observers=[self._note],
         )
         self._done = threading.Event()

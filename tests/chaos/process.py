@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from redis_state_sync import open_store
+from redis_state_sync import encoder, fetcher, open_store
 from redis_state_sync.events import Event, Failed
 from redis_state_sync.store import Store
 from tests.chaos.bounds import SETTINGS
@@ -20,6 +20,8 @@ from tests.chaos.journal import Journal
 from tests.chaos.stalls import Watch
 
 _PR_SET_PDEATHSIG = 1
+# States are small, so that thin lines carry them: what is large is, all the same, to be shared.
+_SMALLEST_SHARED = 8 << 10
 
 
 class Process:
@@ -38,9 +40,13 @@ class Process:
             parser.add_argument(name, required=True)
         parser.add_argument("--writer")
         parser.add_argument("--large", action="store_true")
+        parser.add_argument("--shares", action="store_true", help="use the node's cache")
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--every-s", type=float, default=0.05)
         self.options: Namespace = parser.parse_args()
+        encoder.SMALLEST_SHARED = fetcher.SMALLEST_SHARED = _SMALLEST_SHARED
+        # None: as users get it. 0: not at all.
+        self.node_cache_bytes = None if self.options.shares else 0
         logging.basicConfig(
             stream=sys.stderr,
             level=logging.INFO,

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 
 from redis_state_sync import CodecError, Snapshot, StateSubscriber
 from redis_state_sync.events import Event, Failed, Fetched, Polled
 from tests.chaos.bounds import FIRST_TIMEOUT_S, SETTINGS
-from tests.chaos.content import TornError, mark_of
+from tests.chaos.content import Mark, TornError, mark_of
 from tests.chaos.process import Process
 from tests.chaos.stalls import Gauge
 
 _NOTEWORTHY_S = SETTINGS.poll_timeout_s * 0.8
 _BEAT_S = 1.0
+_KEPT = 3
 
 
 class Reader:
@@ -29,6 +30,8 @@ class Reader:
         self._applying_s = self._polled_s = 0.0
         self._worst_s = 0.0
         self._gauge = Gauge()
+        # Somebody may keep what was applied: it must stay as it is while others come.
+        self._kept: deque[tuple[Mark, Snapshot]] = deque(maxlen=_KEPT)
         self._subscriber = StateSubscriber(
             process.open_store(),
             process.options.namespace,
@@ -37,6 +40,8 @@ class Reader:
             poll_timeout_s=SETTINGS.poll_timeout_s,
             first_timeout_s=FIRST_TIMEOUT_S,
             transfer_timeout_s=SETTINGS.transfer_timeout_s,
+            node_cache_bytes=process.node_cache_bytes,
+            tracking=process.options.shares,
             observers=[self._note],
         )
 
@@ -82,6 +87,7 @@ class Reader:
                 notes=did["notes"],
                 bytes=did["bytes"],
                 first=first,
+                shared=self._process.options.shares,
             )
 
     def _apply(self, snapshot: Snapshot) -> None:
@@ -90,7 +96,11 @@ class Reader:
         if held is not None and snapshot.version <= held:
             self._journal.write("violation", text=f"back from {held} to {snapshot.version}")
         try:
+            for mark, kept in [*self._kept][:1]:
+                if mark_of(kept, large=self._large) != mark:
+                    raise TornError(f"what was kept as {mark} has changed")
             mark = mark_of(snapshot, large=self._large)
+            self._kept.append((mark, snapshot))
         except (TornError, CodecError) as error:
             self._journal.write("violation", text=f"version {snapshot.version}: {error}")
         else:

@@ -166,12 +166,14 @@ def _counts(world: World, done: list[Done], found: list[Violation]) -> dict[str,
     learners = [m for m in world.members if isinstance(m, Learner)]
     readers = [m for m in world.members if isinstance(m, Reader)]
     polled: Counter[str] = Counter()
+    fetched: Counter[bool] = Counter()
     worst = 0.0
     for reader in readers:
         beats = [line for line in reader.lines if line["ev"] == "beat"]
         worst = max([worst, *(beat["worst_s"] for beat in beats)])
         if beats:
             polled.update({n: beats[-1]["counts"].get(n, 0) for n in ("polls", "refreshes")})
+            fetched[reader.shares] += beats[-1]["counts"].get("bytes", 0)
     kinds = Counter(d.step.kind for d in done) + Counter(
         d.step.also[0] for d in done if d.step.also
     )
@@ -183,6 +185,8 @@ def _counts(world: World, done: list[Done], found: list[Violation]) -> dict[str,
         "snapshots checked": sum(len(reader.applied) for reader in readers),
         "polls": polled["polls"],
         "refreshes": polled["refreshes"],
+        "fetched by readers that share (MB)": round(fetched[True] / 1e6, 1),
+        "fetched by the others (MB)": round(fetched[False] / 1e6, 1),
         "failures seen": dict(world.failures()),
         "worst refresh (s)": round(worst, 3),
         "worst recovery (s)": round(max(recoveries, default=0.0), 3),

@@ -45,9 +45,10 @@ def applied(t: float, version: str, by: str, writer: str, counter: int) -> Line:
 
 def slow(**values: Any) -> Line:
     """A refresh of a second, unless it is said otherwise."""
-    did = {"polls": 1, "polled_s": 0.0, "fetches": 0, "notes": 0, "bytes": 0, "first": False}
+    did = {"polls": 1, "polled_s": 0.0, "fetches": 0, "notes": 0, "bytes": 0}
+    whose = {"first": False, "shared": False}
     took = {"t": 9.0, "ev": "slow", "since": 8.0, "seconds": 1.0, "stalled": 0.0, "gap_s": 0.0}
-    return {**took, **did, **values}
+    return {**took, **did, **whose, **values}
 
 
 def good() -> History:
@@ -230,11 +231,13 @@ def test_a_lost_claim_keeps_nobody_out_until_its_learner_is_heard_of_again() -> 
 def test_bounds_are_made_of_the_settings() -> None:
     """A refresh may take what its polls, notes and fetches may, and no more."""
     poll, stall = SETTINGS.poll_timeout_s, SETTINGS.stall_timeout_s
-    idle = Refresh(polls=1, polled_s=0.0, fetches=0, notes=0, bytes=0, first=False)
+    idle = Refresh(polls=1, polled_s=0.0, fetches=0, notes=0, bytes=0, first=False, shared=False)
     assert longest(idle, slow_line=False) == pytest.approx(poll + OWN_WORK_S)
     assert longest(idle, slow_line=True) == pytest.approx(poll + OWN_WORK_S)
-    fetch = Refresh(polls=1, polled_s=0.0, fetches=1, notes=1, bytes=0, first=False)
+    fetch = Refresh(polls=1, polled_s=0.0, fetches=1, notes=1, bytes=0, first=False, shared=False)
     assert longest(fetch, slow_line=False) == pytest.approx(2 * poll + stall + OWN_WORK_S)
+    waiting = replace(fetch, shared=True)
+    assert longest(waiting, slow_line=False) == pytest.approx(2 * poll + 2 * stall + OWN_WORK_S)
     assert longest(fetch, slow_line=True) == pytest.approx(
         2 * poll + SETTINGS.transfer_timeout_s + OWN_WORK_S
     )
@@ -252,6 +255,9 @@ def test_bounds_are_made_of_the_settings() -> None:
         ({"first": True, "seconds": 2.5}, False),
         ({"fetches": 1, "seconds": 0.6}, True),
         ({"fetches": 1}, False),
+        ({"fetches": 1, "shared": True}, True),
+        ({"fetches": 1, "shared": True, "seconds": 1.3}, False),
+        ({"shared": True}, False),
         ({"fetches": 1, "slow": True}, True),
         ({"slow": True}, False),
         ({"fetches": 1, "slow": True, "polled_s": 0.2}, False),

@@ -194,5 +194,5 @@ def test_training_outlives_what_is_killed(
     writers = {(v.generation, writer) for v, writer in follower.applied}
     assert len({writer for _, writer in writers}) == len(writers) == 2
     # Without a snapshot: a poll, and perhaps a fetch that was given up.
-    nothing = Refresh(polls=1, polled_s=0.0, fetches=1, notes=0, bytes=0, first=False)
+    nothing = Refresh(polls=1, polled_s=0.0, fetches=1, notes=0, bytes=0, first=False, shared=True)
     assert follower.worst_s < longest(nothing, slow_line=False)

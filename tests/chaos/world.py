@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +21,7 @@ from redis_state_sync import Version, open_store
 from redis_state_sync.keyring import KEY_ENV, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest
+from redis_state_sync.node_cache import FOLDER_ENV
 from redis_state_sync.records import Records
 from tests.chaos.checks import Violation
 from tests.chaos.journal import Journal
@@ -38,7 +41,8 @@ class Plan:
 
     Args:
         seed: Of the readers' pauses.
-        readers: How many. Every other one follows one writer id, the rest follow anyone.
+        readers: How many. Every other one follows one writer id, the rest follow anyone. Half of
+            each map what the node's cache has and rely on tracking; the others poll and fetch.
         every_s: Seconds between two states of the learner.
         large: Whether a state has a component of several pieces.
         signed: Whether records are signed.
@@ -90,6 +94,12 @@ class World:
     def _begin(self) -> None:
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         patch.delenv(KEY_ENV, raising=False)
+        # One is the readers' node, where learners are in turn; the other learners are elsewhere.
+        self.node, self._elsewhere = (
+            Path(self._stack.enter_context(TemporaryDirectory(prefix="rss-", dir="/dev/shm")))
+            for _ in range(2)
+        )
+        patch.setenv(FOLDER_ENV, str(self.node))
         if self.plan.signed:
             patch.setenv(KEY_ENV, secrets.token_hex(32))
         self._keyring = find_keyring()
@@ -115,12 +125,16 @@ class World:
         """Starts one, and waits until it has claimed the namespace or has given up."""
         name = self._name("learner")
         pace = self.plan.every_s if every_s is None else every_s
+        learners = self._names["learner"]
         options: dict[str, object] = {
             **self._common(),
+            "shares": True,
             "url": self.proxies[line].url,
             "writer": writer or f"writer-of-{name}",
         }
-        learner = self._add(Learner(name, self.folder, options | {"every-s": pace}))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(FOLDER_ENV, str(self.node if learners % 2 else self._elsewhere))
+            learner = self._add(Learner(name, self.folder, options | {"every-s": pace}))
         ended = ("claimed", "not_started")
         self.wait(lambda: any(map(learner.told, ended)), f"{name} that has begun")
         return learner
@@ -136,7 +150,9 @@ class World:
         name = self._name(f"reader-{place}")
         writer = self.learner.writer if place % 2 else None
         seed = random.Random(f"{self.plan.seed}/{name}").randrange(1 << 30)
-        options = {**self._common(), "url": self.proxies["readers"].url, "seed": seed}
+        shares = (place // 2 + self.plan.seed) % 2 == 0
+        url = self.proxies["readers"].url + ("?protocol=3" if shares else "")
+        options = {**self._common(), "url": url, "seed": seed, "shares": shares}
         return self._add(Reader(name, place, self.folder, options | {"writer": writer}))
 
     def _add(self, member: MemberT) -> MemberT:
@@ -168,6 +184,11 @@ class World:
     def _name(self, kind: str) -> str:
         self._names[kind] += 1
         return f"{kind}.{self._names[kind]}" if "-" in kind else f"{kind}-{self._names[kind]}"
+
+    @property
+    def node_folder(self) -> Path:
+        """The node's cache's own folder, which is there as long as somebody uses it."""
+        return self.node / f"redis-state-sync-{os.geteuid()}"
 
     # ---------------------------------------------------------------- observation
 

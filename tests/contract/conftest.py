@@ -21,6 +21,7 @@ from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.endpoint import parse_url
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.node_cache import FOLDER_ENV
 from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.store import Store
 from redis_state_sync.testing import FakeStateServer
@@ -203,6 +204,27 @@ MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
     "debian-redis-tls": _debian_redis_tls,
     "debian-redis-tls-resp3": lambda stack: _debian_redis_tls(stack, 3),
 }
+
+
+@pytest.fixture(autouse=True)
+def _from_the_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node's cache, unless a test asks for the fixture `node_cache`.
+
+    The tests here are about stores: what one holds, loses, damages, and how it sends it. A learner
+    and a reader of one process would hand each other large components in shared memory, and a test
+    would pass whatever the store did with them.
+    """
+    if "node_cache" not in request.fixturenames:
+        for user in ("publisher", "subscriber"):
+            monkeypatch.setattr(f"redis_state_sync.{user}.open_node_cache", lambda **_: None)
+
+
+@pytest.fixture
+def node_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that a node's cache makes its own in, of this process and those it starts."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rss-") as folder:
+        monkeypatch.setenv(FOLDER_ENV, folder)
+        yield Path(folder)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

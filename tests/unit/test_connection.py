@@ -450,6 +450,66 @@ def test_a_sentinel_url_makes_a_sentinel_pool() -> None:
     assert (pool.service_name, pool.connection_kwargs["db"]) == ("svc", 2)
 
 
+def test_an_attempt_of_an_outage_that_is_over() -> None:
+    """An attempt that failed since the last call is made again at once: the server may be back.
+
+    One that was given up in its handshake would else fail once more when all is well, and the
+    store be left alone for a while longer.
+    """
+    gone, attempts = threading.Event(), []
+
+    class FakeConnection:
+        def __init__(self, **kwargs: Any) -> None:
+            attempts.append(self)
+
+        def connect(self) -> None:
+            if len(attempts) == 1:
+                gone.wait(WAIT)
+                raise ConnectionResetError
+
+    class FakePool:
+        connection_class = FakeConnection
+        connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - as redis-py has it
+
+    connector = Connector(FakePool, "here")
+    with pytest.raises(errors.StoreTimeoutError):
+        connector.acquire(0.01)
+    attempt = connector._attempt
+    assert attempt is not None
+    gone.set()
+    assert isinstance(attempt.exception(WAIT), ConnectionResetError)
+    connection, fresh = connector.acquire(WAIT)
+    assert fresh
+    assert connection is attempts[1]
+
+
+def test_what_is_wrong_is_told_though_it_takes_long() -> None:
+    """What an attempt fails with is told, even if none ever ends within a caller's time."""
+    began = threading.Semaphore(0)
+
+    class FakeConnection:
+        def __init__(self, **kwargs: Any) -> None:
+            pass
+
+        def connect(self) -> None:
+            began.acquire(timeout=WAIT)
+            raise PermissionError("wrong password")
+
+    class FakePool:
+        connection_class = FakeConnection
+        connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - as redis-py has it
+
+    connector = Connector(FakePool, "here")
+    expected: list[type[Exception]] = [errors.StoreTimeoutError, *[PermissionError] * 3]
+    for error in expected:
+        with pytest.raises(error):
+            connector.acquire(0.01)
+        attempt = connector._attempt
+        assert attempt is not None
+        began.release()
+        attempt.exception(WAIT)
+
+
 def test_connector_forgets_a_failed_attempt() -> None:
     """An attempt that failed is followed by a new one, not reported for ever."""
     attempts: list[int] = []

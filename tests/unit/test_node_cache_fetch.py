@@ -166,6 +166,26 @@ def test_a_filler_that_goes_on(
     assert now[0] >= 7
 
 
+def test_fillers_that_fail_one_after_the_other(
+    cache: NodeCache, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for many that fail in turn, as with a server that hangs, waits one stall in all."""
+    slots = [cache.slot("a", SIZE)]
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        time.sleep(0.02)  # Two times of a file may be the same if they are closer.
+        now[0] += 0.3
+        assert slots[-1] is not None
+        slots[-1].discard()
+        slots.append(cache.slot("a", SIZE))
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep, time=time.time)
+    monkeypatch.setattr("redis_state_sync.node_cache.time", clock)
+    assert cache.fetch("a", SIZE, nobody, deadline=99, stall=1) is None
+    assert 1 <= now[0] < 2
+
+
 def test_the_deadline(cache: NodeCache, shared_memory: Path, children: list[int]) -> None:
     """Nobody waits beyond the deadline."""
     standing_still(cache, shared_memory / "mark", children)

@@ -174,3 +174,39 @@ class ClientsKilled(Fault):
     def inject(self) -> None:
         killed = self.world.server.client.client_kill_filter(_type="normal", skipme=True)
         assert killed >= 2  # Of learner and readers.
+
+
+class TrackingKilled(Fault):
+    """CLIENT KILL of the connections that rely on tracking: no word comes any more."""
+
+    kind = "tracking_killed"
+    at_once = True
+
+    def inject(self) -> None:
+        client = self.world.server.client
+        # They ask to be tracked anew with each connection, so after other faults, too.
+        until(self._tracked, "connections that are tracked")
+        for each in self._tracked():
+            client.client_kill_filter(_id=each)
+
+    def _tracked(self) -> list[str]:
+        clients = self.world.server.client.client_list()
+        return [each["id"] for each in clients if "t" in each["flags"]]
+
+
+class ClientsPaused(Fault):
+    """CLIENT PAUSE, of all commands or of those that write: they are answered when it is over."""
+
+    kind = "clients_paused"
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Params:
+        return {"all": rng.random() < 0.5, "ms": rng.choice([30, 200, 800, 1500])}
+
+    def inject(self) -> None:
+        self.world.server.client.client_pause(self.params["ms"], all=self.params["all"])
+
+    def heal(self) -> None:
+        client = self.world.server.client
+        until(lambda: client.set(_FOREIGN, "x"), "the end of the pause")
+        client.unlink(_FOREIGN)

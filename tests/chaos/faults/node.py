@@ -1,0 +1,105 @@
+"""Somebody meddles with the folder of the node's cache, or a reader dies while it fills a file.
+
+Only processes of the same user can. One that cuts a file short under those who have it mapped kills
+them (SIGBUS), as it could by a signal: that is not tried here, see docs/failures.md.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+
+from tests.chaos.faults.base import Fault, Params
+from tests.chaos.members import Reader
+
+_WATCH_S = 2.0
+
+
+class CacheWiped(Fault):
+    """The folder is removed, or all files in it are, with those that say who uses it."""
+
+    kind = "cache_wiped"
+    at_once = True
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Params:
+        return {"what": rng.choice(["folder", "files"])}
+
+    def inject(self) -> None:
+        folder = self.world.node_folder
+        # Where readers keep making new files, one is in use at any time.
+        self.world.wait(folder.exists, "a node's cache that is used")
+        if self.params["what"] == "folder":
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        for name in os.listdir(folder):
+            (folder / name).unlink(missing_ok=True)
+
+
+class CacheForbidden(Fault):
+    """The folder is open to all, or is a link or a file: nobody may trust it. Then it is gone."""
+
+    kind = "cache_forbidden"
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Params:
+        return {"by": rng.choice(["mode", "link", "file"])}
+
+    def inject(self) -> None:
+        folder = self.world.node_folder
+        self.world.wait(folder.exists, "a node's cache that is used")
+        if self.params["by"] == "mode":
+            folder.chmod(0o777)
+            return
+        self._aside = folder.with_name(f"aside-{time.monotonic_ns()}")
+        folder.rename(self._aside)
+        if self.params["by"] == "link":
+            folder.symlink_to(self._aside)
+        else:
+            folder.touch()
+
+    def heal(self) -> None:
+        folder = self.world.node_folder
+        if self.params["by"] == "mode":
+            folder.chmod(0o700)
+            return
+        folder.unlink()
+        shutil.rmtree(self._aside)
+
+
+class FillerKilled(Fault):
+    """SIGKILL of a reader while it fills a file for all of its node; another one takes its place.
+
+    Where the learner is on the same node, nobody has to fill: then of any that shares.
+    """
+
+    kind = "filler_killed"
+
+    def inject(self) -> None:
+        sharing = [reader for reader in self.world.readers if reader.shares]
+        deadline = time.monotonic() + _WATCH_S
+        self._reader = sharing[0]
+        while time.monotonic() < deadline:
+            filling = [reader for reader in sharing if _fills(reader)]
+            if filling:
+                self._reader = filling[0]
+                break
+        self._reader.signal(signal.SIGKILL)
+
+    def heal(self) -> None:
+        self.world.replace_readers([self._reader])
+
+
+def _fills(reader: Reader) -> bool:
+    """Whether it has a file open that is not whole yet."""
+    folder = f"/proc/{reader.pid}/fd"
+    for fd in os.listdir(folder):
+        try:
+            if os.readlink(f"{folder}/{fd}").endswith(".part"):
+                return True
+        except FileNotFoundError:
+            continue  # Closed just now.
+    return False
