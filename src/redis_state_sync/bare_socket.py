@@ -30,7 +30,7 @@ _CLOSE_ENOUGH = 0.5
 _MOST_BUFFERS = 1024  # IOV_MAX
 _MOST_BYTES = 1 << 30
 _UNIX_PIECES = 32
-# Always sent whole, or not at all.
+# There is room for so little, as a rule: nobody waits for it.
 _SHORT = 4 << 10
 
 
@@ -56,6 +56,10 @@ class ByteStream(Protocol):
 
     def fill(self, view: memoryview) -> None:
         """Receives until a buffer is full; raises `TimeoutError` or `OSError`."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came that was not received yet, for all that can be told at once."""
         ...
 
     def receive_now(self, view: memoryview) -> int:
@@ -189,9 +193,13 @@ class PlainStream(_Limits):
         """Bounds the next call that waits until all came or went."""
         limit.at_most(self._sock, self._patience())
 
+    def is_quiet(self) -> bool:
+        """See `ByteStream.is_quiet`."""
+        return not self._readable.poll(0)
+
     def receive_now(self, view: memoryview) -> int:
         """See `ByteStream.receive_now`."""
-        if not self._readable.poll(0):
+        if self.is_quiet():
             return 0
         return _some(self._sock.recv_into(view, 0, socket.MSG_DONTWAIT))
 
@@ -221,6 +229,10 @@ class TlsStream(_Limits):
         """See `ByteStream.fill`."""
         while len(view):
             view = view[self.receive(view) :]
+
+    def is_quiet(self) -> bool:
+        """See `ByteStream.is_quiet`: only a look inside of TLS can tell."""
+        return False
 
     def receive_now(self, view: memoryview) -> int:
         """See `ByteStream.receive_now`."""

@@ -6,8 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -23,12 +22,9 @@ Command = tuple[Any, ...]
 
 # For all replies of one exchange, unless the caller knows better: a thousand large manifests.
 LARGEST_REPLIES = 256 << 20
-# For the rest of a message that has begun to come.
-MESSAGE_S = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Commands that are sent in one go, and how long that may take.
 
     Args:
@@ -151,7 +147,7 @@ class Exchange:
             if connection is None:
                 return None
             try:
-                return mark_of(connection, time.monotonic() + MESSAGE_S)
+                return mark_of(connection)
             except BaseException as error:
                 connection.disconnect()  # Perhaps in the middle of a message.
                 if isinstance(error, Exception):
