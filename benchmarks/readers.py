@@ -1,0 +1,100 @@
+"""Who fetches and applies, in processes of their own, without RLlib: many fit on one machine.
+
+Applying is what RLlib's `TorchRLModule.set_state` does: `load_state_dict` of the arrays, which
+copies them into the parameters. The section `fetch` uses RLlib's own code instead.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import arms
+from benchmarks.ray_session import MODULE_ID, RL_MODULE, SEQ_NO
+from benchmarks.states import shapes
+
+COMPONENT = f"rl_module/{MODULE_ID}"
+
+
+class Module(torch.nn.Module):
+    """Parameters of `nbytes` in all."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        for name, shape in shapes(nbytes).items():
+            self.register_parameter(name, torch.nn.Parameter(torch.ones(shape)))
+
+    def load(self, weights: dict[str, np.ndarray[Any, Any]]) -> None:
+        """Takes weights as RLlib's modules do."""
+        self.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+
+
+class _Reader:
+    def __init__(self, gun: str) -> None:
+        torch.set_num_threads(1)
+        self._gun = socket.socket(socket.AF_UNIX)
+        self._gun.connect(gun)
+        self._module = Module(0)
+
+    def idle(self) -> None:
+        """Returns when the reader is made."""
+
+    def make_module(self, nbytes: int) -> None:
+        """Makes room for a state of this size."""
+        self._module = Module(nbytes)
+
+    def wait_and_apply(self) -> tuple[float, float]:
+        """Waits for the shot, then asks until there is something new, and applies it.
+
+        Returns:
+            When it had, by the clock that all processes share; and a weight that it has now.
+        """
+        self._gun.recv(1)
+        while not self._refresh():
+            time.sleep(0.001)
+        done = time.monotonic()
+        return done, float(self._module.weight_0.flatten()[0])
+
+    def _refresh(self) -> bool:
+        raise NotImplementedError
+
+
+class Reader(_Reader):
+    """One of ours."""
+
+    def __init__(self, arm: str, places: arms.Places, namespace: str, gun: str) -> None:
+        super().__init__(gun)
+        self._subscriber = arms.subscriber(arm, places, namespace)
+
+    def _refresh(self) -> bool:
+        return self._subscriber.refresh(self._apply) is not None
+
+    def _apply(self, snapshot: Any) -> None:
+        self._module.load(snapshot[COMPONENT])
+
+
+class RayReader(_Reader):
+    """One of Ray's: pulls as `SingleAgentEnvRunner.sample`, applies as its `set_state`.
+
+    It takes no state up to `seq_no`.
+    """
+
+    def __init__(self, handle: Any, seq_no: int, gun: str) -> None:
+        import ray
+
+        super().__init__(gun)
+        self._get = ray.get
+        self._handle = handle
+        self._seq_no = seq_no
+
+    def _refresh(self) -> bool:
+        state = self._get(self._handle.pull_if_newer.remote(self._seq_no))
+        if state is None:
+            return False
+        self._module.load(self._get(state[RL_MODULE])[MODULE_ID])
+        self._seq_no = state[SEQ_NO]
+        return True
