@@ -79,13 +79,17 @@ def _run(name: str, options: Options, out: Path) -> None:
     """One section with servers of its own: nothing of the one before is left in them."""
     from benchmarks import run_section
 
-    with console.status(f"{name}: starting servers") as status:
+    said = ""
 
-        def watch(what: str, done: int, of: int) -> None:
-            status.update(f"{what}: round {done} of {of}")
+    def watch(what: str, done: int, of: int) -> None:
+        # No spinner: the thread that turns it would take its share of what is measured.
+        nonlocal said
+        if what != said:
+            console.print(f"[dim]{what}, {of} rounds[/dim]")
+            said = what
 
-        started = time.monotonic()
-        section = run_section.run(name, options, watch)
+    started = time.monotonic()
+    section = run_section.run(name, options, watch)
     path = section.save(out)
     for measure in section.measures:
         console.print(_table(measure))

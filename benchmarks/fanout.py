@@ -48,7 +48,7 @@ def _case(lab: Lab, nbytes: int, count: int, options: Options, watch: Watch) -> 
     case = case_of(nbytes, count)
     measure = Measure(LAST_APPLIED, case, "ms")
     names = [arms.RAY, *(arm for arm in (arms.UNIX, arms.NODE) if arms.offered(arm))]
-    watch(f"fan-out, {case}: starting readers", 0, options.rounds + 1)
+    watch(f"fan-out, {case}: starting readers", 0, 1)
     with contextlib.ExitStack() as stack:
         groups = {arm: stack.enter_context(open_group(lab, arm, nbytes, count)) for arm in names}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import redis
 
 from benchmarks.arms import Places
-from benchmarks.ray_session import RayServer, ray_session
+from benchmarks.ray_session import OBJECT_STORE_BYTES, RayServer, ray_session
 from redis_state_sync.embedded import EmbeddedServer
 
 
@@ -51,12 +51,12 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab() -> Iterator[Lab]:
+def open_lab(object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[Lab]:
     """Starts both servers and ends them."""
     with contextlib.ExitStack() as stack:
         port = _free_port()
         server = stack.enter_context(EmbeddedServer(host="127.0.0.1", port=port))
-        stack.enter_context(ray_session())
+        stack.enter_context(ray_session(object_store_bytes))
         ray_server = RayServer()
         stack.callback(ray_server.close)
         yield Lab(server, ray_server, Places(port, str(server.socket_path)))

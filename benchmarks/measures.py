@@ -22,6 +22,8 @@ class Spread:
         return cls(statistics.median(values), percentile(values, 10), percentile(values, 90))
 
     def __str__(self) -> str:
+        if self.low == self.high:
+            return short(self.median)  # Of a single value.
         return f"{short(self.median)} ({short(self.low)}–{short(self.high)})"
 
 

@@ -18,19 +18,27 @@ def _metric(metric: str) -> Callable[[Results], str]:
     return lambda results: tables.table(results.measures(metric))
 
 
+def _plot(name: str) -> Callable[[Results], str]:
+    return lambda results: plots.link(results, f"bench-{name}.png")
+
+
 # What stands between `<!-- bench:NAME -->` and `<!-- /bench -->`.
 BLOCKS: Mapping[str, Callable[[Results], str]] = {
     "facts": tables.facts,
     "targets": targets.table,
+    "plot-poll": _plot("poll"),
     "poll-p50": _metric(poll.P50),
     "poll-p99": _metric(poll.P99),
     "poll-rate": _metric(poll.RATE),
     "poll-capacity": _metric(poll.CAPACITY),
+    "plot-fetch": _plot("fetch"),
     "fetch": _metric(fetch.FETCH),
     "apply": _metric(fetch.APPLY),
+    "plot-publish": _plot("publish"),
     "publish-held": _metric(publish.HELD),
     "publish-stored": _metric(publish.STORED),
     "publish-steps": _metric(publish.STEPS),
+    "plot-node": _plot("node"),
     "fanout": _metric(fanout.LAST_APPLIED),
     "poll-cpu": _metric(costs.POLL_CPU),
     "poll-bytes": _metric(costs.POLL_BYTES),

@@ -42,6 +42,13 @@ _COLOURS = {
 }
 
 
+def link(results: Results, name: str) -> str:
+    """Markdown that shows one plot, if something of it was measured."""
+    if not any(results.measures(metric) for _, metric in PLOTS[name]):
+        return "_Not measured._"
+    return f"![{'; '.join(title for title, _ in PLOTS[name])}](images/{name})"
+
+
 def save_all(results: Results, folder: Path) -> list[Path]:
     """Draws each plot of which something was measured."""
     folder.mkdir(parents=True, exist_ok=True)

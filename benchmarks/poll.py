@@ -22,6 +22,7 @@ OTHERS = (arms.TCP, arms.UNIX, arms.TRACKING, arms.CLIENT, arms.RAW_TCP, arms.RA
 # More would have Ray's own threads fight for the cores.
 _MOST_ACTORS = 6
 _LEAN_PROCESSES, _LEAN_CONNECTIONS = 2, 32
+CAPACITY_CASE = f"{_LEAN_PROCESSES * _LEAN_CONNECTIONS} connections"
 
 
 def pollers_case(count: int) -> str:
@@ -101,8 +102,7 @@ def _capacity(
     lab: Lab, held: Version, actors: Sequence[Worker], options: Options, watch: Watch
 ) -> Measure:
     """Ours with clients that cost nothing; Ray's, which has none, with as many as 64."""
-    case = f"{_LEAN_PROCESSES * _LEAN_CONNECTIONS} connections"
-    measure = Measure(CAPACITY, case, "polls/s", more_is_better=True)
+    measure = Measure(CAPACITY, CAPACITY_CASE, "polls/s", more_is_better=True)
     poll, _ = poll_bytes(NAMESPACE, held)
     lean = {
         arm: [

@@ -12,11 +12,11 @@ from typing import Any
 RL_MODULE, MODULE_ID, SEQ_NO = "rl_module", "default_policy", "weights_seq_no"
 STEPS = "num_env_steps_sampled_lifetime"
 # What the largest benchmark keeps in the object store at once, twice.
-_OBJECT_STORE_BYTES = 4 << 30
+OBJECT_STORE_BYTES = 4 << 30
 
 
 @contextlib.contextmanager
-def ray_session(object_store_bytes: int = _OBJECT_STORE_BYTES) -> Iterator[None]:
+def ray_session(object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[None]:
     """Ray on this machine alone. Starts it unless a caller did."""
     import ray
 

@@ -57,7 +57,7 @@ class _Reader:
         while not self._refresh():
             time.sleep(0.001)
         done = time.monotonic()
-        return done, float(self._module.weight_0.flatten()[0])
+        return done, float(self._module.weight_0.detach().flatten()[0])
 
     def _refresh(self) -> bool:
         raise NotImplementedError

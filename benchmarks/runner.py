@@ -43,4 +43,4 @@ class Runner:
 
     def first_weight(self) -> float:
         """By which it is told that a state was applied."""
-        return float(self.module.weight_0.flatten()[0])
+        return float(self.module.weight_0.detach().flatten()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 import select
 import socket
 import time
@@ -33,7 +34,23 @@ PROCESSES = 4
 P50, P99 = "scale: simulated poll p50", "scale: simulated poll p99"
 RATE, WANTED = "scale: polls per second", "scale: polls per second wanted"
 CPU = "scale: server CPU"
+LATE = "scale: by how much simulated polls are sent late, p99"
 AGE = "scale: publish until a real reader has applied, p50"
+
+
+@dataclass(frozen=True)
+class Polled:
+    """By one process of simulated pollers.
+
+    Args:
+        taken: Seconds from sending a poll until its reply was here.
+        late: Seconds by which polls were sent late: of the simulation, not of the server.
+        seconds: How long it all took.
+    """
+
+    taken: np.ndarray[Any, Any]
+    late: np.ndarray[Any, Any]
+    seconds: float
 
 
 @dataclass
@@ -43,6 +60,7 @@ class _Connection:
     socket: socket.socket
     reader: hiredis.Reader
     held: Version
+    due_at: float = 0.0
     sent_at: float = 0.0
     polls: int = 0
 
@@ -67,29 +85,27 @@ class SimulatedPollers:
             self._epoll.register(connection.fileno(), select.EPOLLIN)
         self._commands: dict[Version, tuple[bytes, bytes]] = {}
 
-    def run(self, seconds: float) -> tuple[np.ndarray[Any, Any], float]:
-        """Polls at `HZ`; one whose reply is late polls again as soon as it is there.
-
-        Returns:
-            Seconds of each poll, from its being due; and how long it all took.
-        """
+    def run(self, seconds: float) -> Polled:
+        """Polls at `HZ`; one whose reply is late polls again as soon as it is there."""
         period, started = 1 / HZ, time.monotonic()
-        # Spread evenly, as EnvRunners that no one has synchronised.
+        # Spread evenly, as EnvRunners that no one synchronised.
         step = period / len(self._connections)
         due = [(started + i * step, number) for i, number in enumerate(self._connections)]
         heapq.heapify(due)
         taken: list[float] = []
+        late: list[float] = []
         while (now := time.monotonic()) < started + seconds:
             while due and due[0][0] <= now:
                 at, number = heapq.heappop(due)
                 self._poll(self._connections[number], at)
+                late.append(self._connections[number].sent_at - at)
             wait = max(0.0, due[0][0] - time.monotonic()) if due else 0.01
             for number, _ in self._epoll.poll(wait):
                 connection = self._connections[number]
                 if self._answered(connection):
                     taken.append(time.monotonic() - connection.sent_at)
-                    heapq.heappush(due, (connection.sent_at + period, number))
-        return np.array(taken), time.monotonic() - started
+                    heapq.heappush(due, (connection.due_at + period, number))
+        return Polled(np.array(taken), np.array(late), time.monotonic() - started)
 
     def _poll(self, connection: _Connection, due_at: float) -> None:
         held = connection.held
@@ -98,8 +114,8 @@ class SimulatedPollers:
         poll, look = self._commands[held]
         connection.polls += 1
         # Once in a second a reader looks at the very top instead.
+        connection.due_at, connection.sent_at = due_at, time.monotonic()
         connection.socket.send(poll if connection.polls % HZ else look)
-        connection.sent_at = due_at
 
     @staticmethod
     def _answered(connection: _Connection) -> bool:
@@ -124,12 +140,13 @@ class RealReader:
     def run(self, seconds: float) -> tuple[list[float], int]:
         """Returns the ages in s of the versions when they were applied, and the number of polls."""
         self._ages = []
-        end, due, polls = time.monotonic() + seconds, time.monotonic(), 0
-        while time.monotonic() < end:
+        end, polls = time.monotonic() + seconds, 0
+        due = time.monotonic() + random.random() / HZ  # As EnvRunners that no one synchronised.
+        while due < end:
+            time.sleep(max(0.0, due - time.monotonic()))
             self._subscriber.refresh(self._apply)
             polls += 1
             due = max(due + 1 / HZ, time.monotonic())
-            time.sleep(max(0.0, due - time.monotonic()))
         return self._ages, polls
 
     def _apply(self, snapshot: Any) -> None:
@@ -177,18 +194,20 @@ def run(lab: Lab, options: Options, watch: Watch) -> list[Measure]:
 
 def _measures(
     options: Options,
-    polled: Sequence[tuple[np.ndarray[Any, Any], float]],
+    polled: Sequence[Polled],
     applied: Sequence[tuple[list[float], int]],
     cpu: float,
 ) -> list[Measure]:
     case = f"{options.scale_pollers} pollers at {HZ} Hz, {options.scale_fetchers} fetch 1 MB/s"
-    milliseconds = 1e3 * np.concatenate([taken for taken, _ in polled])
+    milliseconds = 1e3 * np.concatenate([p.taken for p in polled])
+    late = 1e3 * np.concatenate([p.late for p in polled])
     ages = [1e3 * age for found, _ in applied for age in found]
-    rate = sum(len(taken) / seconds for taken, seconds in polled)
+    rate = sum(len(p.taken) / p.seconds for p in polled)
     rate += sum(polls for _, polls in applied) / options.scale_seconds
     found = {
         (P50, "ms"): float(np.percentile(milliseconds, 50)),
         (P99, "ms"): float(np.percentile(milliseconds, 99)),
+        (LATE, "ms"): float(np.percentile(late, 99)),
         (WANTED, "polls/s"): float(HZ * options.scale_pollers),
         (RATE, "polls/s"): rate,
         (CPU, "% of a core"): 100 * cpu,
@@ -215,7 +234,7 @@ def _publish(publisher: StatePublisher, state: dict[str, Any]) -> None:
 def table(results: Results) -> str:
     """Markdown of the one run."""
     lines = ["| | |", "|---|---|"]
-    for metric in (WANTED, RATE, P50, P99, CPU, AGE):
+    for metric in (WANTED, RATE, P50, P99, LATE, CPU, AGE):
         for measure in results.measures(metric):
             (value,) = measure.values[arms.TCP]
             what = metric.partition(": ")[2]

@@ -38,8 +38,6 @@ def _cell(measure: Measure, arm: str) -> str:
     if arm not in measure.values:
         return "–"
     text = str(measure.spread(arm))
-    if len(measure.values[arm]) == 1:
-        text = text.partition(" ")[0]
     # A time of nothing, such as a server's that is not asked at all, has no ratio.
     if arm == arms.RAY or arms.RAY not in measure.values or 0 in measure.values[arm]:
         return text
