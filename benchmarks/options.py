@@ -19,6 +19,7 @@ class Options:
         pollers: How many poll at once, case by case.
         sizes: Of the states that are fetched, in bytes.
         published: Of the states that are published, in bytes.
+        training_seconds: How long a training loop runs in one turn.
         readers: How many readers a fan-out has, case by case.
         fanned_out: Of the states that are fanned out, in bytes.
         scale_pollers: How many pollers are simulated.
@@ -31,6 +32,7 @@ class Options:
     pollers: tuple[int, ...] = (1, 4, 16, 64)
     sizes: tuple[int, ...] = (SMALL, MB, 16 * MB, LARGE)
     published: tuple[int, ...] = (MB, 16 * MB, LARGE)
+    training_seconds: float = 1.2
     readers: tuple[int, ...] = (8, 16, 32)
     fanned_out: tuple[int, ...] = (16 * MB, LARGE)
     scale_pollers: int = 1000
@@ -48,6 +50,7 @@ QUICK = Options(
     pollers=(1, 4),
     sizes=(SMALL, MB),
     published=(MB,),
+    training_seconds=0.2,
     readers=(2,),
     fanned_out=(MB,),
     scale_pollers=100,

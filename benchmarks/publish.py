@@ -79,12 +79,11 @@ class _Case:
     def steps(self, options: Options, watch: Watch) -> Measure:
         """Steps per second of a learner, publishing included, on one thread of torch."""
         measure = Measure(STEPS, self._case, "steps/s", more_is_better=True)
-        seconds = max(2 * _EVERY_S, 2.5 * options.seconds)
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # The other core is for what happens in the background.
 
         def turn(arm: str) -> None:
-            measure.add(arm, self._train(arm, seconds))
+            measure.add(arm, self._train(arm, options.training_seconds))
             self._settle()
 
         try:
