@@ -91,11 +91,11 @@ def _transfers(lab: Lab, nbytes: int, options: Options, watch: Watch) -> list[Me
                 before = lab.bytes_sent()
                 fetching += _cpu(pids, groups[arm].apply)
                 out += lab.bytes_sent() - before
-            total = _FETCHES * _FETCH_READERS * nbytes
-            published.add(arm, storing / (_FETCHES * nbytes / 1e9))
-            fetched.add(arm, fetching / (total / 1e9))
+            stored = _FETCHES * groups[arm].nbytes
+            published.add(arm, storing / (stored / 1e9))
+            fetched.add(arm, fetching / (_FETCH_READERS * stored / 1e9))
             if arm != arms.RAY:
-                sent.add(arm, out / total)
+                sent.add(arm, out / (_FETCH_READERS * stored))
 
         Turns(names, options.rounds).run(
             turn, watch, f"costs of fetches, {case}", [published, fetched, sent]

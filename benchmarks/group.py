@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import arms, machine
 from benchmarks.lab import Lab
 from benchmarks.readers import COMPONENT, RayReader, Reader
-from benchmarks.states import State, change, make_state
+from benchmarks.states import State, change, make_state, size
 from benchmarks.workers import ProcessWorker, RayWorker, Worker, call_all, closing
 
 # As many actors that import torch take their time on two cores.
@@ -67,6 +67,7 @@ class Group:
         bare_bytes: int,
     ) -> None:
         self.arm = arm
+        self.nbytes = size(state)
         self._publish = publish
         self._state = state
         self._readers = readers

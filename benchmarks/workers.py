@@ -21,7 +21,10 @@ class WorkerError(Exception):
 class Worker(Protocol):
     """An object elsewhere."""
 
-    pid: int
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
 
     def start(self, method: str, *args: Any) -> None:
         """Begins a call."""
@@ -56,8 +59,12 @@ class ProcessWorker:
         self._process = context.Process(target=_serve, args=(theirs, make, args), daemon=True)
         self._process.start()
         theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
         assert self._process.pid is not None
-        self.pid = self._process.pid
+        return self._process.pid
 
     def start(self, method: str, *args: Any) -> None:
         """Begins a call."""
@@ -94,8 +101,12 @@ class RayWorker:
 
         self._ray = ray
         self._actor = ray.remote(num_cpus=0)(Host).remote(make, args)
-        self.pid = ray.get(self._actor.pid.remote())
         self._pending: Any = None
+
+    @property
+    def pid(self) -> int:
+        """Its process. Waits until the actor is made; making one does not."""
+        return int(self._ray.get(self._actor.pid.remote()))
 
     def start(self, method: str, *args: Any) -> None:
         """Begins a call."""
