@@ -17,7 +17,7 @@ TITLES = {
     TCP: "ours, TCP",
     UNIX: "ours, Unix socket",
     TRACKING: "ours, TCP, tracking",
-    NODE: "ours, on a node that has it",
+    NODE: "ours, Unix socket, node cache",
     CLIENT: "redis-py's `get`",
     RAW_TCP: "limit: bare TCP",
     RAW_UNIX: "limit: bare Unix socket",
@@ -52,16 +52,16 @@ class Places:
 
 def offered(arm: str) -> bool:
     """Whether this version of the package has what an arm needs."""
-    return arm != NODE or bool(_node_cache(StateSubscriber))
+    return arm != NODE or "node_cache_bytes" in inspect.signature(StateSubscriber).parameters
 
 
 def extras(arm: str, cls: Callable[..., Any]) -> dict[str, Any]:
-    """What an arm passes to `StatePublisher` or `StateSubscriber` besides what all arms pass."""
-    return _node_cache(cls) if arm == NODE else {}
+    """What an arm passes to `StatePublisher` or `StateSubscriber` besides what all arms pass.
 
-
-def _node_cache(cls: Callable[..., Any]) -> dict[str, Any]:
-    return {"node_cache": True} if "node_cache" in inspect.signature(cls).parameters else {}
+    The node cache is the package's default; without it, arms differ in their transport alone.
+    """
+    chosen = {"node_cache_bytes": None if arm == NODE else 0, "tracking": arm == TRACKING}
+    return {k: v for k, v in chosen.items() if k in inspect.signature(cls).parameters}
 
 
 def publisher(arm: str, places: Places, namespace: str, **settings: Any) -> StatePublisher:

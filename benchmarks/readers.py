@@ -1,7 +1,9 @@
-"""Who fetches and applies, in processes of their own, without RLlib: many fit on one machine.
+"""Who fetches and applies in a group, in processes of their own.
 
-Applying is what RLlib's `TorchRLModule.set_state` does: `load_state_dict` of the arrays, which
-copies them into the parameters. The section `fetch` uses RLlib's own code instead.
+Ours apply as our EnvRunners do, by `apply_snapshot`. Ray's do what `TorchRLModule.set_state`
+of RLlib does, with torch alone: `load_state_dict`, which copies arrays into the parameters. So
+many actors that each import all of RLlib would not fit into memory; ours are forked, and share it.
+The section `fetch` uses RLlib's own code for both.
 """
 
 from __future__ import annotations
@@ -38,14 +40,13 @@ class _Reader:
         torch.set_num_threads(1)
         self._gun = socket.socket(socket.AF_UNIX)
         self._gun.connect(gun)
-        self._module = Module(0)
 
     def idle(self) -> None:
         """Returns when the reader is made."""
 
     def make_module(self, nbytes: int) -> None:
         """Makes room for a state of this size."""
-        self._module = Module(nbytes)
+        raise NotImplementedError
 
     def wait_and_apply(self) -> tuple[float, float]:
         """Waits for the shot, then asks until there is something new, and applies it.
@@ -57,9 +58,12 @@ class _Reader:
         while not self._refresh():
             time.sleep(0.001)
         done = time.monotonic()
-        return done, float(self._module.weight_0.detach().flatten()[0])
+        return done, self._first_weight()
 
     def _refresh(self) -> bool:
+        raise NotImplementedError
+
+    def _first_weight(self) -> float:
         raise NotImplementedError
 
 
@@ -69,12 +73,19 @@ class Reader(_Reader):
     def __init__(self, arm: str, places: arms.Places, namespace: str, gun: str) -> None:
         super().__init__(gun)
         self._subscriber = arms.subscriber(arm, places, namespace)
+        self._runner: Any = None
+
+    def make_module(self, nbytes: int) -> None:
+        """In what is there of an EnvRunner."""
+        from benchmarks.runner import Runner
+
+        self._runner = Runner(nbytes)
 
     def _refresh(self) -> bool:
-        return self._subscriber.refresh(self._apply) is not None
+        return self._subscriber.refresh(self._runner.apply) is not None
 
-    def _apply(self, snapshot: Any) -> None:
-        self._module.load(snapshot[COMPONENT])
+    def _first_weight(self) -> float:
+        return float(self._runner.first_weight())
 
 
 class RayReader(_Reader):
@@ -90,6 +101,11 @@ class RayReader(_Reader):
         self._get = ray.get
         self._handle = handle
         self._seq_no = seq_no
+        self._module = Module(0)
+
+    def make_module(self, nbytes: int) -> None:
+        """In torch alone."""
+        self._module = Module(nbytes)
 
     def _refresh(self) -> bool:
         state = self._get(self._handle.pull_if_newer.remote(self._seq_no))
@@ -98,3 +114,6 @@ class RayReader(_Reader):
         self._module.load(self._get(state[RL_MODULE])[MODULE_ID])
         self._seq_no = state[SEQ_NO]
         return True
+
+    def _first_weight(self) -> float:
+        return float(self._module.weight_0.detach().flatten()[0])

@@ -9,7 +9,6 @@ from benchmarks import arms
 from benchmarks.ray_session import RL_MODULE
 from benchmarks.runner import Runner
 from redis_state_sync import StateSubscriber
-from redis_state_sync.rllib.apply import apply_snapshot
 
 Seconds = tuple[float, float, float]
 
@@ -45,7 +44,7 @@ class RllibReader:
         def apply(snapshot: Any) -> None:
             nonlocal fetched
             fetched = time.perf_counter()
-            apply_snapshot(runner, runner.set_state, snapshot)
+            runner.apply(snapshot)
 
         started = time.perf_counter()
         if subscriber.refresh(apply) is None:

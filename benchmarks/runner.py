@@ -9,6 +9,8 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from benchmarks.states import shapes
+from redis_state_sync import Snapshot
+from redis_state_sync.rllib.apply import apply_snapshot
 
 
 class Net(TorchRLModule):
@@ -40,6 +42,10 @@ class Runner:
     def set_state(self, state: dict[str, Any]) -> None:
         """RLlib's own."""
         SingleAgentEnvRunner.set_state(self, state)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Ours."""
+        apply_snapshot(self, self.set_state, snapshot)
 
     def first_weight(self) -> float:
         """By which it is told that a state was applied."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-# Imported once, in the process that workers are forked from: 64 of them start in a second.
-_PRELOADED = ["benchmarks.readers", "benchmarks.pollers", "benchmarks.limits"]
+_PRELOADED = ["benchmarks.preload"]
 
 
 class WorkerError(Exception):
