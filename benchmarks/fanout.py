@@ -13,6 +13,7 @@ from benchmarks.rounds import Turns, Watch
 from benchmarks.states import MB, label
 
 LAST_APPLIED = "publish until the last reader has applied"
+LAST_USED = "publish until the last reader has read it once"
 # How often a reader has the state at most: fetched, decoded and applied. Ray maps what it fetches.
 _COPIES = {arms.RAY: 1, arms.UNIX: 3, arms.NODE: 2}
 # Of one reader, besides states. Ours are forked, and share torch.
@@ -37,7 +38,7 @@ def run(lab: Lab, options: Options, watch: Watch) -> list[Measure]:
                     f"{needed_bytes(nbytes, count) / 1e9:.0f} GB of memory"
                 )
                 continue
-            measures.append(_case(lab, nbytes, count, options, watch))
+            measures += _case(lab, nbytes, count, options, watch)
             lab.empty()
     return measures
 
@@ -52,16 +53,18 @@ def needed_bytes(nbytes: int, count: int) -> int:
     return total
 
 
-def _case(lab: Lab, nbytes: int, count: int, options: Options, watch: Watch) -> Measure:
+def _case(lab: Lab, nbytes: int, count: int, options: Options, watch: Watch) -> list[Measure]:
     case = case_of(nbytes, count)
-    measure = Measure(LAST_APPLIED, case, "ms")
+    applied, used = Measure(LAST_APPLIED, case, "ms"), Measure(LAST_USED, case, "ms")
     names = [arm for arm in _COPIES if arms.offered(arm)]
     watch(f"fan-out, {case}: starting readers", 0, 1)
     with contextlib.ExitStack() as stack:
         groups = {arm: stack.enter_context(open_group(lab, arm, nbytes, count)) for arm in names}
 
         def turn(arm: str) -> None:
-            measure.add(arm, 1e3 * groups[arm].fan_out())
+            seconds = groups[arm].fan_out()
+            applied.add(arm, 1e3 * seconds[0])
+            used.add(arm, 1e3 * seconds[1])
 
-        Turns(names, options.rounds).run(turn, watch, f"fan-out, {case}", [measure])
-    return measure
+        Turns(names, options.rounds).run(turn, watch, f"fan-out, {case}", [applied, used])
+    return [applied, used]

@@ -13,7 +13,7 @@ from benchmarks.rounds import Turns, Watch
 from benchmarks.states import change, label, make_state, size
 from benchmarks.workers import ProcessWorker, RayWorker, Worker, call, closing
 
-FETCH, APPLY = "fetch", "fetch and apply"
+FETCH, APPLY, USE = "fetch", "fetch and apply", "fetch, apply and read once"
 _RAW = {arms.RAW_TCP: 0, arms.RAW_UNIX: 1}
 # The newest, and the one that a slow reader is still fetching.
 _HISTORY = 2
@@ -52,6 +52,7 @@ def _case(
     case = label(nbytes)
     namespace = f"benchmark/fetch/{nbytes}"
     fetch, apply = Measure(FETCH, case, "ms"), Measure(APPLY, case, "ms")
+    use = Measure(USE, case, "ms")
     state = make_state(nbytes)
     publisher = arms.publisher(
         arms.NODE if neighbours else arms.UNIX, lab.places, namespace, history=_HISTORY
@@ -81,15 +82,16 @@ def _case(
             fetch.add(arm, 1e3 * seconds)
             apply.add(arm, 1e3 * seconds)
         else:
-            fetched, applied, weight = call(readers[arm], "fetch")
-            if weight != float(state["weight_0"].flat[0]):
+            done = call(readers[arm], "fetch")
+            if done.weight != float(state["weight_0"].flat[0]):
                 raise RuntimeError(f"{arm} applied something else than what was published")
-            fetch.add(arm, 1e3 * fetched)
-            apply.add(arm, 1e3 * applied)
+            fetch.add(arm, 1e3 * done.fetched)
+            apply.add(arm, 1e3 * done.applied)
+            use.add(arm, 1e3 * done.used)
 
     try:
         turns = Turns([*readers, *_RAW], options.rounds_for(nbytes))
-        turns.run(turn, watch, f"fetch, {case}", [fetch, apply], before=publish)
+        turns.run(turn, watch, f"fetch, {case}", [fetch, apply, use], before=publish)
     finally:
         publisher.close()
-    return [fetch, apply]
+    return [fetch, apply, use]

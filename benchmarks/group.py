@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import arms, machine
 from benchmarks.lab import Lab
-from benchmarks.readers import COMPONENT, RayReader, Reader
+from benchmarks.readers import COMPONENT, Applied, RayReader, Reader
 from benchmarks.states import State, change, make_state, size
 from benchmarks.workers import ProcessWorker, RayWorker, Worker, call_all, closing
 
@@ -79,36 +79,38 @@ class Group:
         change(self._state)
         self._publish()
 
-    def apply(self) -> float:
-        """Has all readers fetch and apply what is new.
-
-        Returns:
-            When the last one had, as `time.monotonic()`.
-        """
+    def apply(self) -> None:
+        """Has all readers fetch and apply what is new."""
         self._begin()
         self._gun.fire()
-        return self._last()
+        self._end()
 
-    def fan_out(self) -> float:
-        """Seconds from the beginning of a publish until the last reader has applied it."""
+    def fan_out(self) -> tuple[float, float]:
+        """Publishes a new state to all readers.
+
+        Returns:
+            Seconds from the beginning of the publish until the last reader has applied it; and
+            until the last has read every weight of it once.
+        """
         change(self._state)
         self._begin()
         started = time.monotonic()
         self._publish()
         self._gun.fire()
-        return self._last() - started
+        ends = self._end()
+        return max(e.at for e in ends) - started, max(e.used_at for e in ends) - started
 
     def _begin(self) -> None:
         """Before the publish: no time of Ray's or our own calls is between it and the shot."""
         for reader in self._readers:
             reader.start("wait_and_apply")
 
-    def _last(self) -> float:
+    def _end(self) -> list[Applied]:
         ends = [reader.result() for reader in self._readers]
         expected = float(self._state["weight_0"].flat[0])
-        if any(weight != expected for _, weight in ends):
+        if any(end.weight != expected for end in ends):
             raise RuntimeError(f"{self.arm} applied something else than what was published")
-        return max(done for done, _ in ends)
+        return ends
 
     def held_bytes(self) -> int:
         """Memory of all readers that is there for the state."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,21 @@ from benchmarks.ray_session import MODULE_ID, RL_MODULE, SEQ_NO
 from benchmarks.states import shapes
 
 COMPONENT = f"rl_module/{MODULE_ID}"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """By one reader, by the clock that all processes share.
+
+    Args:
+        at: When it had applied what is new.
+        used_at: When it had read every weight once, as a forward pass does.
+        weight: By which it is told that the right ones have arrived.
+    """
+
+    at: float
+    used_at: float
+    weight: float
 
 
 class Module(torch.nn.Module):
@@ -48,22 +65,23 @@ class _Reader:
         """Makes room for a state of this size."""
         raise NotImplementedError
 
-    def wait_and_apply(self) -> tuple[float, float]:
-        """Waits for the shot, then asks until there is something new, and applies it.
-
-        Returns:
-            When it had, by the clock that all processes share; and a weight that it has now.
-        """
+    def wait_and_apply(self) -> Applied:
+        """Waits for the shot, then asks until there is something new, applies and uses it."""
         self._gun.recv(1)
         while not self._refresh():
             time.sleep(0.001)
-        done = time.monotonic()
-        return done, self._first_weight()
+        at = time.monotonic()
+        parameters = list(self._parameters())
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.sum()
+        used_at = time.monotonic()
+        return Applied(at, used_at, float(parameters[0].detach().flatten()[0]))
 
     def _refresh(self) -> bool:
         raise NotImplementedError
 
-    def _first_weight(self) -> float:
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
         raise NotImplementedError
 
 
@@ -84,8 +102,8 @@ class Reader(_Reader):
     def _refresh(self) -> bool:
         return self._subscriber.refresh(self._runner.apply) is not None
 
-    def _first_weight(self) -> float:
-        return float(self._runner.first_weight())
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        return iter(self._runner.module.parameters())
 
 
 class RayReader(_Reader):
@@ -115,5 +133,5 @@ class RayReader(_Reader):
         self._seq_no = state[SEQ_NO]
         return True
 
-    def _first_weight(self) -> float:
-        return float(self._module.weight_0.detach().flatten()[0])
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        return self._module.parameters()

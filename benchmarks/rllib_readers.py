@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import arms
@@ -10,7 +11,29 @@ from benchmarks.ray_session import RL_MODULE
 from benchmarks.runner import Runner
 from redis_state_sync import StateSubscriber
 
-Seconds = tuple[float, float, float]
+
+@dataclass(frozen=True)
+class Fetched:
+    """One fetch by one reader: seconds from its beginning, and a weight that it has now.
+
+    Args:
+        fetched: Until the bytes were in this process; ours are checked, too.
+        applied: Until they were in the module's parameters.
+        used: Until each was read once: memory that is mapped is paid for when it is first read.
+        weight: By which it is told that the right ones have arrived.
+    """
+
+    fetched: float
+    applied: float
+    used: float
+    weight: float
+
+
+def _until_used(runner: Runner, started: float, fetched: float) -> Fetched:
+    applied = time.perf_counter()
+    runner.use()
+    used = time.perf_counter()
+    return Fetched(fetched - started, applied - started, used - started, runner.first_weight())
 
 
 class RllibReader:
@@ -30,12 +53,8 @@ class RllibReader:
         self._subscriber = arms.subscriber(self._arm, self._places, namespace)
         self._runner = Runner(nbytes)
 
-    def fetch(self) -> Seconds:
-        """Polls, fetches and applies what is new.
-
-        Returns:
-            Seconds until the bytes were here and checked; until they were applied; and one weight.
-        """
+    def fetch(self) -> Fetched:
+        """Polls, fetches and applies what is new, and uses it."""
         subscriber, runner = self._subscriber, self._runner
         assert subscriber is not None
         assert runner is not None
@@ -49,7 +68,7 @@ class RllibReader:
         started = time.perf_counter()
         if subscriber.refresh(apply) is None:
             raise RuntimeError("there was nothing to apply")
-        return fetched - started, time.perf_counter() - started, runner.first_weight()
+        return _until_used(runner, started, fetched)
 
 
 class RayRllibReader:
@@ -68,8 +87,8 @@ class RayRllibReader:
         self._runner = Runner(nbytes)
         self._runner._weights_seq_no = seq_no
 
-    def fetch(self) -> Seconds:
-        """Pulls and applies what is new; returns what `RllibReader.fetch` does.
+    def fetch(self) -> Fetched:
+        """Pulls and applies what is new, and uses it.
 
         The weights are taken out of the object store before `set_state` would do it itself, so
         that the time until they are here can be told from the time for applying them.
@@ -81,4 +100,4 @@ class RayRllibReader:
         state[RL_MODULE] = self._get(state[RL_MODULE])
         fetched = time.perf_counter()
         runner.set_state(state)
-        return fetched - started, time.perf_counter() - started, runner.first_weight()
+        return _until_used(runner, started, fetched)

@@ -32,6 +32,9 @@ class Runner:
         nbytes: Size of its module.
     """
 
+    # RLlib's own, as it is: for another one our `apply_snapshot` would not point at mapped weights.
+    set_state = SingleAgentEnvRunner.set_state
+
     def __init__(self, nbytes: int) -> None:
         self.module = Net(inference_only=True, model_config={"nbytes": nbytes})
         self._env_to_module = None
@@ -39,13 +42,14 @@ class Runner:
         self._weights_seq_no = 0
         self.num_env_steps_sampled_lifetime = 0
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """RLlib's own."""
-        SingleAgentEnvRunner.set_state(self, state)
-
     def apply(self, snapshot: Snapshot) -> None:
         """Ours."""
         apply_snapshot(self, self.set_state, snapshot)
+
+    def use(self) -> float:
+        """Reads every weight once, as a forward pass does: what is mapped is paid for here."""
+        with torch.no_grad():
+            return sum(float(parameter.sum()) for parameter in self.module.parameters())
 
     def first_weight(self) -> float:
         """By which it is told that a state was applied."""
