@@ -45,7 +45,7 @@ class Options:
 
 
 QUICK = Options(
-    rounds=3,
+    rounds=2,
     seconds=0.1,
     pollers=(1, 4),
     sizes=(SMALL, MB),
