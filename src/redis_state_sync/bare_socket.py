@@ -150,6 +150,8 @@ class PlainStream(_Limits):
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
         left = list(chunks)
+        if sum(map(len, left)) <= _SHORT:
+            left = [b"".join(left)]
         self._patience()
         while left:
             sent = self._send_some(left[:_MOST_BUFFERS])

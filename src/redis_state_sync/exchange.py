@@ -34,7 +34,7 @@ class Batch(NamedTuple):
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
         allowance: Most bytes that all replies may take.
-        progress: Called with each reply.
+        arrived: Called with each reply.
         tracked: Whether the server is to say when what the one command reads may have changed.
     """
 
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     deadline: float
     stall: float | None
     allowance: int
-    progress: Callable[[], None] | None = None
+    arrived: Callable[[Any], None] | None = None
     tracked: bool = False
 
 
@@ -81,7 +81,7 @@ class Exchange:
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
         into: Sequence[memoryview | None] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
         again: bool = False,
         tracked: bool = False,
     ) -> list[Any]:
@@ -98,7 +98,8 @@ class Exchange:
             allowance: Most bytes that all replies may take.
             into: For each command, where a value of just this length is to go if that can be done;
                 the reply is this buffer then. What is in it after an error is undefined.
-            progress: Called with each reply that comes.
+            arrived: Called with each reply as soon as it is here; of a cluster also with those that
+                are no answer yet.
             again: Whether it is worth while to remember what to send. The commands must consist of
                 short texts and numbers.
             tracked: Whether the server is to say when what the one command reads may have changed,
@@ -123,7 +124,7 @@ class Exchange:
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
             return self._send(
-                Batch(operation, commands, requests, deadline, stall, allowance, progress, tracked)
+                Batch(operation, commands, requests, deadline, stall, allowance, arrived, tracked)
             )
         except RedisStateSyncError:
             raise
@@ -205,7 +206,7 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
             line.check_quiet()
         if batch.tracked:
             return [ask_tracked(line, batch.requests[0])]
-        return ask(line, batch.requests, batch.progress)
+        return ask(line, batch.requests, batch.arrived)
     except BaseException:
         connection.disconnect()
         raise

@@ -28,9 +28,9 @@ MESSAGE_S = 0.01
 
 
 def ask(
-    line: Line, requests: Sequence[Request], progress: Callable[[], None] | None = None
+    line: Line, requests: Sequence[Request], arrived: Callable[[Any], None] | None = None
 ) -> list[Any]:
-    """Sends commands in one go and reads a reply to each, with each of which `progress` is told.
+    """Sends commands in one go and reads a reply to each, which `arrived` is told at once.
 
     Raises:
         As `Line`.
@@ -39,8 +39,8 @@ def ask(
     replies = []
     for request in requests:
         replies.append(line.read(request.into))
-        if progress is not None:
-            progress()
+        if arrived is not None:
+            arrived(replies[-1])
     return replies
 
 
