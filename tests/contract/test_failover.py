@@ -72,10 +72,11 @@ def test_the_primary_is_lost_under_load(tmp_path: Path, how: str) -> None:
         assert newest(ours, ours.primary()) == str(last)
 
 
-def test_a_failover_by_hand_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_failover_by_hand_under_load(tmp_path: Path, tracked: bool) -> None:
     """A primary that is demoted while all goes on is left for the new one: C76."""
     with group(tmp_path) as ours:
-        traffic = Traffic(ours.url(), "n")
+        traffic = Traffic(ours.url(protocol=3 if tracked else 2), "n", tracking=tracked)
         try:
             until(lambda: len(traffic.stored) > 20, "twenty versions")
             old = ours.primary()
