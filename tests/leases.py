@@ -69,3 +69,14 @@ def mappings(directory: Path) -> list[range]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     ends = [line.split()[0].split("-") for line in lines if f" {directory}/" in line]
     return [range(int(start, 16), int(end, 16)) for start, end in ends]
+
+
+def unshared_kb(directory: Path) -> int:
+    """How much of these mappings is this process's own by now, and no longer the files'."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            inside = f" {directory}/" in line
+        elif inside and line.startswith("Anonymous:"):
+            total += int(line.split()[1])
+    return total

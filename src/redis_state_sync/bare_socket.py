@@ -1,9 +1,9 @@
 """Reading and writing a connected socket in few calls, within a deadline and a stall limit.
 
-Python's own time limits make a socket non-blocking, and two system calls of each. Here the kernel
-keeps the limit (SO_RCVTIMEO, SO_SNDTIMEO: socket(7)), waits until a large value is there whole
-(MSG_WAITALL), and takes many buffers at once (sendmsg). TLS must see every byte: there Python's
-limits stay.
+Python's own time limits make a socket non-blocking: then a large value wakes the reader for each
+piece of it. Here the kernel waits until it is there whole (MSG_WAITALL), within a limit that it
+keeps (SO_RCVTIMEO: socket(7)), and takes many buffers at once (sendmsg). TLS must see every byte:
+there Python's limits stay.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any, Protocol
 from redis_state_sync.resp import parts
 
 _FOREVER = float("inf")
+# For one call; poll(2) takes no more than 24 days.
+_LONGEST_S = 86_400.0
 # Less would be rounded to "no limit".
 _SHORTEST_S = 0.001
 # The limit that the kernel keeps is set anew only if it is off by more than this: setting it is a
@@ -77,9 +79,9 @@ class _Limits:
         self._deadline = deadline
         self._stall = _FOREVER if stall is None else stall
 
-    def _patience(self, waited: float) -> float:
+    def _patience(self) -> float:
         """Seconds that may pass until the next byte; raises `TimeoutError` if none may."""
-        patience = min(self._deadline - time.monotonic(), self._stall - waited)
+        patience = min(self._deadline - time.monotonic(), self._stall, _LONGEST_S)
         if patience <= 0:
             raise TimeoutError("no time left")
         return patience
@@ -96,26 +98,21 @@ class PlainStream(_Limits):
         sock.settimeout(None)
         self._sock = sock
         self._limit = 0.0
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._writable.register(sock, select.POLLOUT)
 
-    def _wait_at_most(self, waited: float = 0.0) -> None:
-        """Bounds the next call. After an early end of it, `waited` seconds have passed in vain."""
-        patience = self._patience(waited)
-        if _CLOSE_ENOUGH * patience < self._limit <= patience:
-            return
-        # Well within both bounds, so that the next exchange need not set it again; a call that
-        # ends early is made once more, with what is left then.
-        limit = patience if waited else (1 + _CLOSE_ENOUGH) / 2 * patience
-        self._limit = max(_SHORTEST_S, limit)
-        seconds = int(self._limit)
-        packed = struct.pack("@ll", seconds, int((self._limit - seconds) * 1e6))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+    def _wait(self, events: select.poll) -> None:
+        """Until something can be sent or received at once."""
+        # A call must not wait for its first byte by the limit that the kernel keeps: Python repeats
+        # it after each signal, with all of its time. And Unix sockets give that to each piece.
+        if not events.poll(self._patience() * 1000):
+            raise TimeoutError("nothing came or went in time")
 
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
         left = list(chunks)
+        self._patience()
         while left:
             sent = self._send_some(left[:_MOST_BUFFERS])
             done = 0
@@ -127,37 +124,41 @@ class PlainStream(_Limits):
                 left[0] = memoryview(left[0])[sent:]
 
     def _send_some(self, buffers: Sequence[Any]) -> int:
-        started = time.monotonic()
-        self._wait_at_most()
         while True:
             try:
                 if len(buffers) == 1:
-                    return self._sock.send(buffers[0])
-                return self._sock.sendmsg(buffers)
+                    return self._sock.send(buffers[0], socket.MSG_DONTWAIT)
+                return self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
-                self._wait_at_most(time.monotonic() - started)
+                self._wait(self._writable)
 
     def receive(self, view: memoryview) -> int:
         """See `ByteStream.receive`."""
-        return self._receive(view, 0)
+        self._wait(self._readable)
+        return _some(self._sock.recv_into(view, 0, socket.MSG_DONTWAIT))
 
     def fill(self, view: memoryview) -> None:
         """See `ByteStream.fill`."""
         while len(view):
-            view = view[self._receive(view, socket.MSG_WAITALL) :]
+            self._wait(self._readable)
+            self._limit_waiting()
+            # As a byte is there, a signal ends it with what came until then.
+            view = view[_some(self._sock.recv_into(view, 0, socket.MSG_WAITALL)) :]
 
-    def _receive(self, view: memoryview, flags: int) -> int:
-        started = time.monotonic()
-        self._wait_at_most()
-        while True:
-            try:
-                return _some(self._sock.recv_into(view, 0, flags))
-            except BlockingIOError:
-                self._wait_at_most(time.monotonic() - started)
+    def _limit_waiting(self) -> None:
+        """Bounds the next call that waits until all is there."""
+        patience = self._patience()
+        if _CLOSE_ENOUGH * patience < self._limit <= patience:
+            return
+        # Well within both bounds, so that the next exchange need not set it again.
+        self._limit = max(_SHORTEST_S, (1 + _CLOSE_ENOUGH) / 2 * patience)
+        seconds = int(self._limit)
+        packed = struct.pack("@ll", seconds, int((self._limit - seconds) * 1e6))
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
 
     def receive_now(self, view: memoryview) -> int:
         """See `ByteStream.receive_now`."""
-        if not self._poll.poll(0):
+        if not self._readable.poll(0):
             return 0
         return _some(self._sock.recv_into(view, 0, socket.MSG_DONTWAIT))
 
@@ -175,12 +176,12 @@ class TlsStream(_Limits):
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
         for part in parts(chunks):
-            self._sock.settimeout(self._patience(0.0))
+            self._sock.settimeout(self._patience())
             self._sock.sendall(part)
 
     def receive(self, view: memoryview) -> int:
         """See `ByteStream.receive`."""
-        self._sock.settimeout(self._patience(0.0))
+        self._sock.settimeout(self._patience())
         return _some(self._sock.recv_into(view))
 
     def fill(self, view: memoryview) -> None:

@@ -46,8 +46,9 @@ class Blob:
     def share(self, namespace: str) -> None:
         """Lets readers on this node find it, if it is in the node's cache."""
         if self._slot is not None:
-            self._slot.commit(self.component.name_on_node(namespace, self._algorithm))
-            self._slot = None
+            name = self.component.name_on_node(namespace, self._algorithm)
+            if self._slot.commit(name) is not None:
+                self._slot = None
 
     def pieces(self) -> Iterator[tuple[str, memoryview]]:
         """Digest and bytes of each piece, in order."""

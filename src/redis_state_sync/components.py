@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis_state_sync.errors import EncodeError
+
 RL_MODULE = "rl_module"
 ENV_TO_MODULE_CONNECTOR = "env_to_module_connector"
 MODULE_TO_ENV_CONNECTOR = "module_to_env_connector"
@@ -23,6 +25,15 @@ def is_name(name: object) -> bool:
         and not name.startswith("/")
         and ".." not in name.split("/")
     )
+
+
+def check_name(name: object) -> None:
+    """Raises `EncodeError` unless this can be a component's name."""
+    if not is_name(name):
+        raise EncodeError(
+            f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} printable "
+            "characters without '..' between slashes"
+        )
 
 
 def rl_module(module_id: str) -> str:

@@ -152,9 +152,11 @@ class Exchange:
                 return None
             try:
                 return mark_of(connection, time.monotonic() + MESSAGE_S)
-            except Exception:
-                connection.disconnect()  # The next call finds out why.
-                return None
+            except BaseException as error:
+                connection.disconnect()  # Perhaps in the middle of a message.
+                if isinstance(error, Exception):
+                    return None  # The next call finds out why.
+                raise
         finally:
             self._lock.release()
 

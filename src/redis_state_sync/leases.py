@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -152,15 +153,16 @@ class Slot(OfThisProcess):
             return False
         if self._discard.alive:
             return True  # It was never committed.
-        part = self._name + PART
+        name = secrets.token_hex(16)  # Somebody may be writing a file of the old one.
         with self._folder.books():
             # The lock that is there is lost if others hold theirs, and is had again: nobody
             # removes the file in between, for which the books are needed.
             if not try_lock(self._fd, fcntl.LOCK_EX):
                 try_lock(self._fd, fcntl.LOCK_SH)
                 return False
-            self._folder.rename(self._name, self._fd, part)
-        self._discard = _when_dropped(self, _discard, self._folder, part, self._fd)
+            self._folder.rename(self._name, self._fd, name + PART)
+        self._name = name
+        self._discard = _when_dropped(self, _discard, self._folder, name + PART, self._fd)
         return True
 
     def discard(self) -> None:

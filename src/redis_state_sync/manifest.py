@@ -12,7 +12,7 @@ import msgpack
 import xxhash
 
 from redis_state_sync.components import is_name
-from redis_state_sync.errors import DecodeError, EncodeError
+from redis_state_sync.errors import DecodeError, EncodeError, SettingsError
 from redis_state_sync.untrusted import unpack
 
 FORMAT = 1
@@ -27,6 +27,20 @@ _DIGEST_LENGTH = 32
 # How blobs are named: fast, against accidents; or by a cryptographic digest, against forgers.
 XXH3 = "xxh3-128"
 BLAKE2B = "blake2b-128"
+
+
+def check_writer_id(value: Any) -> None:
+    """Raises `SettingsError` unless `value` is None or a str that a manifest can hold."""
+    if value is not None and not isinstance(value, str):
+        raise SettingsError(f"writer_id must be a str or None, got {value!r}")
+    if value is not None and len(value) > MAX_WRITER_LENGTH:
+        raise SettingsError(f"writer_id is longer than {MAX_WRITER_LENGTH} characters")
+
+
+def check_seq_no(value: Any) -> None:
+    """Raises `SettingsError` unless `value` is None or an int in [0, 2**63)."""
+    if value is not None and (type(value) is not int or value not in _COUNTS):
+        raise SettingsError(f"weights_seq_no must be an int in [0, 2**63) or None, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

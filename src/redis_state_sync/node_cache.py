@@ -185,8 +185,8 @@ class NodeCache(OfThisProcess):
             except FileNotFoundError:
                 fd = folder.create(part)
             try:
-                os.truncate(fd, size)  # With the books in hand: files count by their size.
-                os.utime(fd)
+                # With the books in hand: files count by their size. It makes the file new, too.
+                os.truncate(fd, size)
             except BaseException:
                 os.close(fd)
                 raise
@@ -215,7 +215,7 @@ class NodeCache(OfThisProcess):
                     folder.remove(file.name, fd)
                 taken -= file.size
         if taken > self._limit:
-            raise OSError(errno.ENOSPC, f"no room for {size} bytes within its {self._limit}")
+            raise OSError(errno.EDQUOT, f"no room for {size} bytes within its {self._limit}")
 
     def _writing(self, name: str) -> _Writing | None:
         """What is known of the writer of that file."""

@@ -8,14 +8,13 @@ import random
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 from redis_state_sync import background
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
-from redis_state_sync.components import MAX_NAME_LENGTH, is_name
+from redis_state_sync.components import check_name
 from redis_state_sync.decisions import Cooldown
 from redis_state_sync.encoder import Encoder
 from redis_state_sync.errors import (
@@ -28,7 +27,8 @@ from redis_state_sync.errors import (
 from redis_state_sync.events import Failed, Observer, Published, checked, notify
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import MAX_WRITER_LENGTH, Writer
+from redis_state_sync.latest_wins import LatestWins
+from redis_state_sync.manifest import Writer, check_seq_no, check_writer_id
 from redis_state_sync.node_cache import open_node_cache
 from redis_state_sync.publication import Job, Publication, PublisherStats, fresh
 from redis_state_sync.settings import (
@@ -44,7 +44,6 @@ logger = logging.getLogger("redis_state_sync")
 
 # Often enough that a store which came back empty is filled within two seconds.
 HEARTBEAT_S = 0.5
-_MAX_SEQ_NO = 1 << 63
 
 
 class StatePublisher:
@@ -104,10 +103,7 @@ class StatePublisher:
             ("heartbeat_s", heartbeat_s),
         ):
             check_seconds(name, seconds)
-        if writer_id is not None and not isinstance(writer_id, str):
-            raise SettingsError(f"writer_id must be a str or None, got {writer_id!r}")
-        if writer_id is not None and len(writer_id) > MAX_WRITER_LENGTH:
-            raise SettingsError(f"writer_id is longer than {MAX_WRITER_LENGTH} characters")
+        check_writer_id(writer_id)
         host, self._pid = socket.gethostname(), os.getpid()
         self.store = store
         self.keys = Keys(namespace)
@@ -120,12 +116,9 @@ class StatePublisher:
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
         self._changed = threading.Condition()
-        self._pending: Job | None = None
-        self._busy = False
+        self._queue = LatestWins(self.stats)
         # Whether dropping old versions failed last time.
         self._untidy = False
-        # Who waits for the version that is being stored; None when none is.
-        self._in_flight: weakref.WeakSet[Publication] | None = None
         self._cooldown = Cooldown()
         self._refused: StalePublisherError | None = None
         self._closed = False
@@ -216,18 +209,9 @@ class StatePublisher:
             )
         if not components and not self._latest:
             raise SettingsError("nothing to publish: no components were given, now or before")
-        if weights_seq_no is not None and (
-            type(weights_seq_no) is not int or not 0 <= weights_seq_no < _MAX_SEQ_NO
-        ):
-            raise SettingsError(
-                f"weights_seq_no must be an int in [0, 2**63) or None, got {weights_seq_no!r}"
-            )
+        check_seq_no(weights_seq_no)
         for name in components:
-            if not is_name(name):
-                raise EncodeError(
-                    f"component name {str(name)[:80]!r} is not a str of 1 to {MAX_NAME_LENGTH} "
-                    "printable characters without '..' between slashes"
-                )
+            check_name(name)
         before = self._latest
         encoded = {
             name: self._encoder.encode(name, tree, before.get(name))
@@ -254,7 +238,7 @@ class StatePublisher:
         deadline = time.monotonic() + timeout
         publication: Publication | None = None
         with self._changed:
-            waiting = self._pending.waiting if self._pending else self._in_flight
+            waiting = self._queue.waiting
             if waiting is not None:
                 version = Version(self.generation, self._number)
                 publication = Publication(version, self._changed, self._awaited)
@@ -263,7 +247,7 @@ class StatePublisher:
                 self._raise_if_refused()
         stored = publication.wait(timeout) if publication else self.last_version
         with self._changed:
-            while self._busy and self._pending is None and time.monotonic() < deadline:
+            while self._queue.busy and not self._queue.waits and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
         return stored
 
@@ -277,7 +261,7 @@ class StatePublisher:
             if self._closed:
                 return
             self._hurry()
-            while (self._pending or self._busy) and not self._refused and self.healthy:
+            while (self._queue.waits or self._queue.busy) and not self._refused and self.healthy:
                 if own_thread:
                     break
                 left = deadline - time.monotonic()
@@ -326,13 +310,12 @@ class StatePublisher:
         self._number += 1
         version = Version(self.generation, self._number)
         publication = Publication(version, self._changed, self._awaited)
-        waiting = weakref.WeakSet([publication])
-        if self._pending is not None:
-            self.stats.dropped += 1
-            waiting |= self._pending.waiting
-            only_if_changed = only_if_changed and self._pending.only_if_changed
-        self._pending = Job(
-            version, dict(self._latest), self._weights_seq_no, only_if_changed, waiting
+        self._queue.put(
+            version,
+            self._latest,
+            self._weights_seq_no,
+            only_if_changed=only_if_changed,
+            publication=publication,
         )
         self._changed.notify_all()
         return publication
@@ -350,7 +333,7 @@ class StatePublisher:
     def _due(self) -> background.Due | None:
         if self._closed or self._refused is not None:
             return None
-        waits = self._pending is not None
+        waits = self._queue.waits
         due = self._cooldown.until if waits else max(self._cooldown.until, self._next_beat)
         return background.Due(due - time.monotonic(), waits)
 
@@ -358,9 +341,7 @@ class StatePublisher:
         with self._changed:
             if self._closed:
                 return
-            job, self._pending = self._pending, None
-            self._busy = job is not None
-            self._in_flight = job.waiting if job else None
+            job = self._queue.take()
         if job is not None:
             self._attempt(job)
             # Publishes that follow each other closely leave time for it, too: what is pinned must
@@ -375,26 +356,15 @@ class StatePublisher:
         stored: list[Version] = []
         error = self._attempt_call("publish", lambda: stored.append(self._store_job(job)))
         with self._changed:
-            self._in_flight = None
-            for publication in job.waiting:
-                if error is None:
-                    publication.resolve(stored[0])
-                else:
-                    publication.fail(error)
-            if error is not None and self._refused is None:
-                if self._pending is None:
-                    self._pending = job  # Nothing newer: keep trying this one.
-                else:
-                    self.stats.dropped += 1
-                    self._pending.waiting.update(job.waiting)
-            elif self._refused is not None and self._pending is not None:
-                for publication in self._pending.waiting:
-                    publication.fail(self._refused)
+            if error is None:
+                self._queue.stored(job, stored[0])
+            elif self._refused is None:
+                self._queue.failed(job, error)
             self._changed.notify_all()
         if error is None:
             self._tidy(self._announcer.retain)
         with self._changed:
-            self._busy = False
+            self._queue.busy = False
             self._changed.notify_all()
 
     def _tidy(self, drop: Callable[[], None]) -> None:
@@ -414,6 +384,7 @@ class StatePublisher:
             self._note_failure(operation, error)
             with self._changed:
                 self._refused = error.with_traceback(None)
+                self._queue.refused(self._refused)
                 self._changed.notify_all()
             return error
         except Exception as error:
@@ -471,7 +442,7 @@ class StatePublisher:
                 self.keys.namespace,
             )
             with self._changed:
-                if self._pending is None:
+                if not self._queue.waits:
                     self._enqueue(False)
         self._tidy(self._announcer.forget_readers)
 

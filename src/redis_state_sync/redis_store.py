@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import redis
 
 from redis_state_sync.cluster import Address
 from redis_state_sync.cluster_exchange import ClusterExchange
-from redis_state_sync.connection import Pool, make_pool, remaining
-from redis_state_sync.credentials import load_provider, with_password
+from redis_state_sync.connection import Pool, remaining
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import (
     NotNewerError,
-    SettingsError,
     StoreError,
     StoreReplyError,
     StoreUnavailableError,
@@ -24,11 +21,15 @@ from redis_state_sync.errors import (
 from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
 from redis_state_sync.keys import RESEND, Keys
 from redis_state_sync.manifest import MAX_MANIFEST_BYTES
+from redis_state_sync.pools import ClientPool, EndpointPools
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
+from redis_state_sync.replies import FIELD, entries, milliseconds, pairs, server_version
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
+
+ReadT = TypeVar("ReadT")
 
 # Large enough that round trips do not count, small enough that a server serves others in between.
 BATCH_BYTES = 8 << 20
@@ -38,11 +39,9 @@ HDEL_BATCH = 1000
 # have a minute for all of a version, must be free for the server that a failover puts in its place.
 REPLY_TIMEOUT_S = 2.0
 SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
-_FIELD = "manifest"
 # What a reply takes besides its value, and signing besides a manifest. Ample: a blob that is a
 # little longer than it should be is still read, and said to be damaged.
 _OVERHEAD = 4 << 10
-_LATEST_MS = 1 << 63
 
 
 class RedisStore:
@@ -80,7 +79,7 @@ class RedisStore:
     def from_endpoint(cls, endpoint: Endpoint, settings: Settings) -> RedisStore:
         """A store at a parsed URL."""
         return cls(
-            _PoolFactory(endpoint, settings),
+            EndpointPools(endpoint, settings),
             endpoint.describe(),
             stall_timeout_s=settings.stall_timeout_s,
             cluster=endpoint.hosts if endpoint.cluster else (),
@@ -93,7 +92,7 @@ class RedisStore:
         Raises:
             SettingsError: If it is not a synchronous client of one server.
         """
-        return cls(_ClientPool(client), where)
+        return cls(ClientPool(client), where)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where!r})"
@@ -125,25 +124,12 @@ class RedisStore:
             raise
         except StoreError:  # INFO is a right, and a section, that not every server grants.
             return "version unknown"
-        if not isinstance(reply, bytes):
-            raise self._unexpected("INFO")
-        lines = reply.decode("utf-8", "replace").splitlines()
-        facts = dict(line.split(":", 1) for line in lines if ":" in line)
-        if "valkey_version" in facts:
-            return f"Valkey {facts['valkey_version']}"
-        return f"Redis {facts.get('redis_version', 'of unknown version')}"
+        return self._read("INFO", server_version, reply)
 
     def time_ms(self, *, timeout: float) -> int:
         """The server's clock in ms since 1970."""
         (reply,) = self._run("time", [("TIME",)], timeout)
-        try:
-            seconds, microseconds = (int(_text(part)[:20]) for part in reply)
-        except (TypeError, ValueError) as error:
-            raise self._unexpected("TIME") from error
-        milliseconds = seconds * 1000 + microseconds // 1000
-        if not 0 <= milliseconds < _LATEST_MS:
-            raise self._unexpected("TIME")
-        return milliseconds
+        return self._read("TIME", milliseconds, reply)
 
     def newest(
         self,
@@ -176,12 +162,7 @@ class RedisStore:
         if reply == []:
             return []
         self._check("poll", [reply])
-        try:
-            return [
-                Entry(Version.parse(entry_id), _manifest_of(fields)) for entry_id, fields in reply
-            ]
-        except (TypeError, ValueError) as error:
-            raise self._unexpected("XREVRANGE") from error
+        return self._read("XREVRANGE", entries, reply)
 
     def mark(self) -> Any:
         """See `Store.mark`."""
@@ -202,7 +183,7 @@ class RedisStore:
         replies = self._run(
             "publish",
             [
-                ("XADD", keys.versions, str(version), _FIELD, manifest),
+                ("XADD", keys.versions, str(version), FIELD, manifest),
                 ("EXPIRE", keys.versions, ttl),
                 ("EXPIRE", keys.pins, ttl),
                 ("EXPIRE", keys.readers, ttl),
@@ -308,9 +289,9 @@ class RedisStore:
 
     def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
         """Pin name -> pinned version."""
-        pairs = self._hash("pins", keys.pins, timeout)
+        found = self._hash("pins", keys.pins, timeout)
         try:
-            return {name.decode(): Version.parse(version) for name, version in pairs.items()}
+            return {name.decode(): Version.parse(version) for name, version in found.items()}
         except (TypeError, ValueError) as error:
             raise self._unexpected("HGETALL") from error
 
@@ -350,16 +331,7 @@ class RedisStore:
 
     def _hash(self, operation: str, key: str, timeout: float) -> dict[bytes, bytes]:
         (reply,) = self._run(operation, [("HGETALL", key)], timeout, stall=REPLY_TIMEOUT_S)
-        try:
-            # RESP2 answers with a flat list, RESP3 with a map.
-            pairs = (
-                reply
-                if isinstance(reply, dict)
-                else dict(zip(reply[::2], reply[1::2], strict=True))
-            )
-            return {_text(name): _text(value) for name, value in pairs.items()}
-        except (TypeError, ValueError) as error:
-            raise self._unexpected("HGETALL") from error
+        return self._read("HGETALL", pairs, reply)
 
     def _run(
         self,
@@ -392,6 +364,12 @@ class RedisStore:
             if isinstance(reply, Exception):
                 raise reply_error(reply, operation, self._where) from shown(reply)
 
+    def _read(self, command: str, read: Callable[[Any], ReadT], reply: Any) -> ReadT:
+        try:
+            return read(reply)
+        except (TypeError, ValueError) as error:
+            raise self._unexpected(command) from error
+
     def _unexpected(self, command: str) -> StoreReplyError:
         self.close()  # Perhaps it was the reply to another command.
         return StoreReplyError(
@@ -400,67 +378,8 @@ class RedisStore:
         )
 
 
-class _PoolFactory:
-    """Makes a pool in whichever process needs it; credentials are read there and then."""
-
-    def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
-        self._endpoint = endpoint
-        self._settings = settings
-
-    def __call__(self, node: Address | None = None) -> Pool:
-        reference = self._settings.credential_provider
-        endpoint = with_password(self._endpoint)
-        return make_pool(
-            endpoint.at(node) if node else endpoint,
-            connect_timeout_s=self._settings.connect_timeout_s,
-            password_env=self._settings.password_env,
-            credential_provider=load_provider(reference) if reference else None,
-        )
-
-    def __repr__(self) -> str:
-        return f"_PoolFactory({self._endpoint.describe()!r})"
-
-
-class _ClientPool:
-    """The pool of a client that the user made."""
-
-    def __init__(self, client: Any) -> None:
-        pool = getattr(client, "connection_pool", None)
-        connect = getattr(getattr(pool, "connection_class", None), "connect", None)
-        if connect is None or inspect.iscoroutinefunction(connect):
-            kind = f"{type(client).__module__}.{type(client).__name__}"
-            raise SettingsError(
-                f"from_client takes a redis.Redis or the like, not a {kind}: no asyncio client, no "
-                "cluster, no URL (open_store is for that)"
-            )
-        self._pool = pool
-
-    def __call__(self) -> Pool:
-        return self._pool
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a store over a client of your own can not travel to another process; make one there, "
-            "or use open_store(url)"
-        )
-
-
 def _whole(seconds: float) -> int:
     return max(1, round(seconds))
-
-
-def _text(reply: Any) -> bytes:
-    if not isinstance(reply, bytes):
-        raise TypeError(f"a {type(reply).__name__} in place of a text")
-    return reply
-
-
-def _manifest_of(fields: Sequence[bytes]) -> bytes:
-    if not all(isinstance(part, bytes) for part in fields):
-        raise TypeError("fields that are no texts")
-    if len(fields) == 2 and fields[0] == _FIELD.encode():
-        return fields[1]
-    return b""  # Someone else's entry. Nobody can read it, and everybody looks past it.
 
 
 def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:

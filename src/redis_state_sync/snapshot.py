@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, Protocol, runtime_checkable
 
 from redis_state_sync.codec import Buffer, decode
 from redis_state_sync.components import is_weights
@@ -14,6 +12,7 @@ from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
 
 
+@runtime_checkable
 class Mapped(Protocol):
     """Encoded bytes that lie in memory shared with other processes."""
 
@@ -55,6 +54,13 @@ class Snapshot(Mapping[str, Any]):
         self.changed = changed
         self._blobs = blobs
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_blobs": {name: self._bytes(name) for name in self}}
+
+    def _bytes(self, component: str) -> bytes:
+        blob = self._blobs[component]
+        return bytes(blob.map() if isinstance(blob, Mapped) else blob)
+
     @property
     def weights_seq_no(self) -> int | None:
         """RLlib's counter of gradient updates at the time of publishing."""
@@ -83,15 +89,15 @@ class Snapshot(Mapping[str, Any]):
         Raises:
             KeyError: If the version has no such component.
         """
-        return hasattr(self._blobs[component], "map")
+        return isinstance(self._blobs[component], Mapped)
 
     def _decoded(self, component: str, *, copy: bool) -> Any:
         blob = self._blobs[component]
         try:
-            if isinstance(blob, (bytes, bytearray, np.ndarray)):
-                data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # it is a buffer
-            else:
+            if isinstance(blob, Mapped):
                 data = blob.map()
+            else:
+                data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # it is a buffer
             return decode(data, guard_packed=not is_weights(component), copy=copy)
         except (OSError, MemoryError) as error:
             raise ApplyError(

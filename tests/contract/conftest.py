@@ -9,12 +9,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import fakeredis
 import pytest
+import redis
 
 from redis_state_sync import open_store
+from redis_state_sync.connection import make_pool
 from redis_state_sync.embedded import EmbeddedServer
+from redis_state_sync.endpoint import parse_url
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.node_cache import FOLDER_ENV
@@ -127,6 +131,33 @@ def _embedded(stack: ExitStack, protocol: int = 2, tcp: bool = False) -> Callabl
     return lambda: open_store(f"{host}?protocol={protocol}")
 
 
+class _Hidden:
+    """A socket that is none to those who ask whether it is: redis-py's own means must do."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+class _Ordinary(redis.UnixDomainSocketConnection):
+    def _connect(self) -> Any:
+        return _Hidden(super()._connect())
+
+
+def _ordinary(stack: ExitStack, protocol: int = 2) -> Callable[[], Store]:
+    server = stack.enter_context(_server())
+
+    def make() -> redis.ConnectionPool:
+        endpoint = parse_url(f"{server.url}?protocol={protocol}")
+        pool = make_pool(endpoint, connect_timeout_s=WAIT)
+        pool.connection_class = _Ordinary
+        return pool
+
+    return lambda: RedisStore(make, "ordinary")
+
+
 def _debian_redis(stack: ExitStack) -> Callable[[], Store]:
     server = stack.enter_context(start(redis_binary()))
     return lambda: open_store(server.url)
@@ -165,6 +196,8 @@ MAKERS: dict[str, Callable[[ExitStack], Callable[[], Store]]] = {
     "valkey-tcp-resp3": lambda stack: _embedded(stack, 3, tcp=True),
     "valkey-unix": _embedded,
     "valkey-unix-resp3": lambda stack: _embedded(stack, 3),
+    "valkey-ordinary": _ordinary,
+    "valkey-ordinary-resp3": lambda stack: _ordinary(stack, 3),
     "valkey-cluster": _cluster,
     "valkey-cluster-resp3": lambda stack: _cluster(stack, 3),
     "debian-redis": _debian_redis,

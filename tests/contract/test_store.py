@@ -16,6 +16,7 @@ from redis_state_sync.store import Entry, Store
 from redis_state_sync.version import Version
 from tests.contract.conftest import WAIT, Backend, run
 
+SIZES = [0, 10, 70_000, 5000, 1 << 20, 3 << 20]
 TTL = {"ttl_s": 100.0, "timeout": WAIT}
 
 
@@ -133,6 +134,33 @@ def test_large_blobs(store: Store, keys: Keys) -> None:
     for digest, data in blobs.items():
         (received,) = store.get_blobs(keys, [digest], timeout=WAIT)
         assert received == data.tobytes()
+    store.drop(keys, [], list(blobs), timeout=WAIT)
+
+
+@pytest.mark.not_for("fake-tcp")
+def test_blobs_into_buffers(backend: Backend, store: Store, keys: Keys) -> None:
+    """Blobs may be received where they are to be; those of other lengths come as they are."""
+    blobs = {f"{i:032x}": np.full(size, i, np.uint8) for i, size in enumerate(SIZES)}
+    store.put_blobs(keys, blobs, **TTL)
+    places = [memoryview(bytearray(size)) for size in SIZES]
+    places[1], places[3] = memoryview(bytearray(3)), memoryview(bytearray(SIZES[3] + 1))
+    told: list[int] = []
+    for _ in range(2):  # It can be used again.
+        found = store.get_blobs(
+            keys,
+            [*blobs, "f" * 32],
+            timeout=WAIT,
+            into=[*places, memoryview(bytearray(5))],
+            progress=lambda: told.append(1),
+        )
+        assert found == [*(data.tobytes() for data in blobs.values()), None]
+        there = [blob is place for blob, place in zip(found, places, strict=False)]
+        if backend.name.startswith(("memory", "fake", "valkey-ordinary")):
+            assert there == [False] * len(places)
+        else:
+            assert there == [True, False, True, False, True, True]
+    # In this process nothing comes: it is there.
+    assert len(told) == (0 if store.in_process else 2 * (len(SIZES) + 1))
     store.drop(keys, [], list(blobs), timeout=WAIT)
 
 
@@ -347,7 +375,12 @@ def test_memory_forgets_what_expired() -> None:
 
 # Expiry takes its time, and does not depend on how one connects.
 @pytest.mark.not_for(
-    "fakeredis-resp3", "fake-tcp", "valkey-tcp", "valkey-unix-resp3", "valkey-cluster-resp3"
+    "fakeredis-resp3",
+    "fake-tcp",
+    "valkey-tcp",
+    "valkey-unix-resp3",
+    "valkey-ordinary",
+    "valkey-cluster-resp3",
 )
 def test_what_expired_is_gone(backend: Backend, store: Store, keys: Keys) -> None:
     """After its time a namespace is empty again; what was refreshed in time is not: C67."""

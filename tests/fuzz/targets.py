@@ -26,16 +26,13 @@ from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.store import Entry
 from redis_state_sync.untrusted import MAX_ITEMS, has_more_items, unpack
 from redis_state_sync.version import Version
-from tests.fuzz import mutate, seeds
+from tests.fuzz import fast, mutate, seeds
+from tests.fuzz.fast import ViolationError
 from tests.unit.bounds import most_memory, peak_memory
 
 Mutator = Callable[[bytes, random.Random, mutate.Mutate], bytes]
 # Few inputs are measured: it takes ten times as long.
 MEASURED = 32
-
-
-class ViolationError(Exception):
-    """A promise was broken."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +298,10 @@ def _with_flags() -> list[bytes]:
     ]
 
 
+TRACKED: list[Callable[[RedisStore], Any]] = [
+    lambda s: s.newest(KEYS, count=16, timeout=SOON, tracked=True),
+    lambda s: s.get_blobs(KEYS, ["0", "1"], timeout=SOON, into=[memoryview(bytearray(3))] * 2),
+]
 ITEMS = [b"\x93\xc0\xa1x\xd1\0\x01", b"\xdc\0\x01\xc5\0\x01x", b"\xc7\0\x05"]
 
 
@@ -340,6 +341,13 @@ TARGETS = {
         ("records", "keyring"),
         mutate.manifest,
         0.05,
+    ),
+    "reader": Target(
+        fast.reader, _with_flags, ("resp_reader",), mutate.replies, 0.1
+    ),
+    "fast": Target(
+        fast.calls([*CALLS, *TRACKED, *TRACKED]), _with_flags,
+        ("redis_store", "exchange", "line", "tracking", "resp_reader"), mutate.replies, 0.15,
     ),
     "frames": Target(
         frames, lambda: [b"\0" + text for text in seeds.replies()], ("frames",), mutate.replies,

@@ -17,6 +17,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+import redis_state_sync.rllib.alias
 from redis_state_sync.codec import decode, encode
 from redis_state_sync.rllib.alias import alias, is_stock, plan
 from tests.integration.held import assert_same
@@ -301,6 +302,15 @@ def test_nothing_is_pointed_at_in_inference_mode() -> None:
     with torch.inference_mode():
         assert plan(module, state_like(module)) is None
     assert plan(module, state_like(module)) is not None
+
+
+def test_a_torch_that_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch can not tell who else sees a tensor's memory, every module falls back."""
+    module = make()
+    monkeypatch.setattr(redis_state_sync.rllib.alias, "_use_count", None)
+    assert plan(module, state_like(module)) is None
+    monkeypatch.setattr(redis_state_sync.rllib.alias, "_ONE_USE", None)
+    assert plan(module, state_like(module)) is None
 
 
 def test_a_graph_finds_out() -> None:

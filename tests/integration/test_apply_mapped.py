@@ -24,10 +24,12 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from redis_state_sync.errors import ApplyError
 from redis_state_sync.rllib.apply import apply_snapshot
+from redis_state_sync.rllib.config import with_redis_state
+from redis_state_sync.rllib.env_runners import RedisEnvRunnerMixin, RedisSingleAgentEnvRunner
 from redis_state_sync.rllib.states import to_components
 from redis_state_sync.snapshot import Snapshot
 from tests.integration.held import assert_same
-from tests.leases import mappings, snapshot_of
+from tests.leases import mappings, snapshot_of, unshared_kb
 
 
 class Images(gym.Env):  # type: ignore[misc,type-arg]
@@ -178,6 +180,33 @@ def test_a_runner_that_points_is_like_one_that_copies(
         for runner in (pointing, copying):
             runner.sample(num_timesteps=20, explore=False)
         assert is_mapped(pointing, tmp_path)
+
+
+def test_env_runners_of_ours_point(tmp_path: Path) -> None:
+    """`RedisSingleAgentEnvRunner` hands on RLlib's own `set_state`, by which weights may move."""
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0)
+    config = with_redis_state(config, "memory://")
+    runner = RedisSingleAgentEnvRunner(config=config, worker_index=0)
+    try:
+        snapshot = snapshot_of(components(runner, 1), directory=tmp_path)
+        apply_snapshot(runner, super(RedisEnvRunnerMixin, runner).set_state, snapshot)
+        assert is_mapped(runner, tmp_path)
+    finally:
+        runner.stop()
+
+
+@pytest.mark.parametrize("kind", RUNNERS)
+def test_runners_of_a_node_have_weights_once(kind: str, make: Make, tmp_path: Path) -> None:
+    """Neither applying weights nor sampling with them makes a copy of a single page."""
+    runner = make(kind)
+    parts = {n: p for n, p in components(runner, 1).items() if n.startswith("rl_module/")}
+    apply(runner, snapshot_of(parts, directory=tmp_path))
+    runner.sample(num_timesteps=20)
+    assert is_mapped(runner, tmp_path)
+    assert unshared_kb(tmp_path) == 0
+    with torch.no_grad():
+        next(iter(tensors(runner).values())).zero_()
+    assert unshared_kb(tmp_path) > 0
 
 
 def test_only_what_changed_moves(make: Make, tmp_path: Path) -> None:

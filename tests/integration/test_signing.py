@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -53,6 +54,8 @@ def test_a_forger_does_not_reach_env_runners(build: Any, server: EmbeddedServer)
     before = published(algo)
     assert_runners_hold(algo.env_runner_group, before, expected=1)
     publisher = algo.redis_state_sync.publisher
+    # Its heartbeat would take over again before the EnvRunner has met the forged version.
+    publisher._heartbeat_s, publisher._next_beat = 3600.0, time.monotonic() + 3600.0
     namespace, writer = publisher.keys.namespace, publisher.writer.id
     reader = StateSubscriber(open_store(server.url), namespace, keyring=Keyring(lambda: KEY))
     snapshot = reader.fetch(timeout=20)

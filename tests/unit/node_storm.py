@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from redis_state_sync.node_cache import NodeCache
+from redis_state_sync.private_folder import locked
 from tests.unit.forking import end_of, start_child
 from tests.unit.node_files import KIB, content, opened, own_folder
 
@@ -54,13 +55,22 @@ def storm(folder: Path, *, processes: int, seconds: float, kills: bool, seed: in
 
 
 def _size(folder: Path) -> int:
-    size = 0
-    for path in own_folder(folder).glob("*"):
-        try:
-            size += path.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue
-    return size
+    try:
+        own = os.open(own_folder(folder), os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    try:
+        with locked(own):  # So that no file is counted under two names.
+            return sum(_blocks(name, own) for name in os.listdir(own)) * 512
+    finally:
+        os.close(own)
+
+
+def _blocks(name: str, folder: int) -> int:
+    try:
+        return os.stat(name, dir_fd=folder).st_blocks
+    except FileNotFoundError:
+        return 0  # Given up just now.
 
 
 def _work(folder: Path, end: float, seed: int) -> None:

@@ -6,11 +6,14 @@ import errno
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from redis_state_sync.node_cache import open_node_cache
+from redis_state_sync.private_folder import locked
 from tests.unit.node_files import (
     KIB,
     content,
@@ -116,6 +119,47 @@ def test_another_operating_system(
     monkeypatch.setattr("sys.platform", "darwin")
     assert "Linux" in refused(shared_memory, caplog)
     assert list(shared_memory.iterdir()) == []
+
+
+def test_the_last_one_goes_as_one_comes(
+    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that its last user removes before it is opened, or locked, is made again."""
+    own = own_folder(shared_memory)
+    moments: list[str] = []
+
+    def mkdir(path: str, mode: int) -> None:
+        make(path, mode)
+        if "opened" not in moments:
+            moments.append("opened")
+            own.rmdir()
+
+    @contextmanager
+    def late(folder: int) -> Iterator[None]:
+        if "locked" not in moments:
+            moments.append("locked")
+            own.rmdir()
+        with locked(folder):
+            yield
+
+    make = os.mkdir
+    monkeypatch.setattr("redis_state_sync.private_folder.os.mkdir", mkdir)
+    monkeypatch.setattr("redis_state_sync.node_folder.locked", late)
+    cache = opened(shared_memory)
+    assert moments == ["opened", "locked"]
+    assert holds(written(cache, "a", SIZE), "a")
+
+
+def test_a_folder_that_never_stays(
+    shared_memory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the folder is removed again and again there is no cache, in the end."""
+
+    def mkdir(path: str, mode: int) -> None:
+        pass
+
+    monkeypatch.setattr("redis_state_sync.private_folder.os.mkdir", mkdir)
+    assert "again and again" in refused(shared_memory, caplog)
 
 
 def test_somebody_removes_the_folder(shared_memory: Path, caplog: pytest.LogCaptureFixture) -> None:

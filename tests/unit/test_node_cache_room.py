@@ -16,6 +16,7 @@ import pytest
 
 from redis_state_sync.leases import Lease
 from redis_state_sync.node_cache import NodeCache, open_node_cache
+from redis_state_sync.private_folder import try_lock
 from tests.unit.forking import end_of, start_child
 from tests.unit.node_files import (
     KIB,
@@ -166,6 +167,7 @@ def test_a_file_that_took_long(cache: NodeCache, shared_memory: Path) -> None:
     assert slot is not None
     age(shared_memory, "a.part", 3600)
     slot.commit()
+    del slot
     written(cache, "b", SIZE)
     assert files(shared_memory) == ["a", "b"]
 
@@ -193,6 +195,23 @@ def test_a_file_that_vanishes(cache: NodeCache, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("redis_state_sync.node_folder.os.scandir", late)
     assert cache.slot("b", SIZE) is not None
+
+
+def test_a_file_that_goes_while_it_is_looked_at(
+    cache: NodeCache, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens a file whose memory becomes another's before it is locked does not find it."""
+    written(cache, "a", SIZE)
+    memory = inode(shared_memory, "a")
+
+    def late(fd: int, operation: int) -> bool:
+        monkeypatch.undo()
+        written(cache, "b", SIZE)
+        return try_lock(fd, operation)
+
+    monkeypatch.setattr("redis_state_sync.node_folder.try_lock", late)
+    assert cache.find("a", SIZE) is None
+    assert inode(shared_memory, "b") == memory
 
 
 def test_more_than_the_limit(cache: NodeCache, shared_memory: Path) -> None:
@@ -232,7 +251,7 @@ def test_nothing_goes_for_nothing(cache: NodeCache, shared_memory: Path) -> None
 
 
 def test_a_dead_writers_memory(cache: NodeCache, shared_memory: Path) -> None:
-    """What a killed process was writing is removed by the next writer, or goes on under it."""
+    """What a killed process was writing is removed by the next writer, or goes on as new."""
     ready = shared_memory / "ready"
 
     def die() -> None:
@@ -248,7 +267,12 @@ def test_a_dead_writers_memory(cache: NodeCache, shared_memory: Path) -> None:
     end_of(child)
     assert files(shared_memory) == ["a.part", "b.part"]
     left = inode(shared_memory, "a.part")
-    lease = written(cache, "a", SIZE)
+    age(shared_memory, "a.part", 3600)
+    slot = cache.slot("a", SIZE)
+    assert slot is not None
+    assert time.time() - (own_folder(shared_memory) / "a.part").stat().st_mtime < 1800
+    slot.buffer[:] = content("a", SIZE)
+    lease = slot.commit()
     assert files(shared_memory) == ["a"]
     assert inode(shared_memory, "a") == left
     assert holds(lease, "a")

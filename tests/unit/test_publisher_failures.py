@@ -433,6 +433,27 @@ def test_a_refused_publish_releases_all_who_wait(store: ScriptedStore) -> None:
                 handle.wait(WAIT)
 
 
+def test_a_refusal_that_a_heartbeat_meets(
+    store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who publishes while a heartbeat finds the learner refused is told, and does not wait: C16."""
+    handles = []
+
+    def refused(announcer: Announcer) -> bool:
+        handles.append(publisher.publish(state(1)))
+        raise StalePublisherError("taken over by 'other'")
+
+    monkeypatch.setattr(Announcer, "look_after", refused)
+    publisher = StatePublisher(store, "n", heartbeat_s=0.01)
+    while not handles:
+        time.sleep(0.001)
+    started = time.monotonic()
+    with pytest.raises(StalePublisherError, match="'other'"):
+        handles[0].wait(WAIT)
+    assert time.monotonic() - started < WAIT / 2
+    publisher.close()
+
+
 def test_a_store_wiped_during_the_refusal_is_no_take_over(store: ScriptedStore) -> None:
     """A refusal that nobody's record explains is tried again, not taken for a take-over: C34."""
     with publishing(store) as publisher:

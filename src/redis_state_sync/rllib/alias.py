@@ -51,12 +51,15 @@ _REPLACEABLE = {
 }
 
 
-def _uses(tensor: Tensor) -> int:
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+# How many refer to a tensor's memory. Older builds of torch may not tell: nothing is moved then.
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 
-# How many uses a tensor counts whose memory is its alone. Without the function: none ever does.
-_ALONE = _uses(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else None
+def _uses(tensor: Tensor) -> int | None:
+    return _use_count(tensor.untyped_storage()._cdata) if _use_count is not None else None
+
+
+_ONE_USE = _uses(torch.empty(1))  # 2 in most: one is that of who asks.
 
 
 def is_stock(module: Any) -> bool:
@@ -138,7 +141,8 @@ def _is_plain(own: Tensor) -> bool:
         and own.is_leaf
         and not own.is_inference()
         and not own.is_shared()  # type: ignore[no-untyped-call] # with other processes
-        and _uses(own) == _ALONE
+        and _ONE_USE is not None
+        and _uses(own) == _ONE_USE
     )
 
 
