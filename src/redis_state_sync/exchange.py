@@ -102,7 +102,7 @@ class Exchange:
             allowance: Most bytes that all replies may take.
             into: For each command, where a value of just this length is to go if that can be done;
                 the reply is this buffer then. What is in it after an error is undefined.
-            progress: Called with each reply that comes.
+            progress: Called with each reply that comes, and while a large one does.
             again: Whether it is worth while to remember what to send. The commands must consist of
                 short texts and numbers.
             tracked: Whether the server is to say when what the one command reads may have changed,
@@ -204,7 +204,7 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
     """
     try:
         line = line_over(connection)
-        line.begin(batch.deadline, batch.stall, batch.allowance)
+        line.begin(batch.deadline, batch.stall, batch.allowance, batch.progress)
         if not fresh:
             line.check_quiet()
         if batch.tracked:
