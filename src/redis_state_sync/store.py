@@ -127,7 +127,8 @@ class Store(Protocol):
         is refused with a `StoreReplyError` before it is taken into memory.
 
         `into` says where each is to go. A blob of just this length may be received there: then
-        this very view is what is returned. `progress` is called with each blob that comes, and perhaps in between.
+        this very view is what is returned. `progress` is called with each blob that comes, and
+        perhaps in between.
         """
         ...
 
