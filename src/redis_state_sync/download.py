@@ -52,7 +52,7 @@ class Download:
 
         Args:
             targets: Each a component and where it goes: shape ``(component.size,)``, uint8.
-            progress: Called with each blob that comes.
+            progress: Called with each blob that comes, and perhaps in between.
 
         Raises:
             BlobMissingError: If a blob is gone.

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import redis
@@ -34,7 +35,7 @@ class Batch(NamedTuple):
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
         allowance: Most bytes that all replies may take.
-        arrived: Called with each reply.
+        arrived: Called with each reply, and with None while a large one comes.
         tracked: Whether the server is to say when what the one command reads may have changed.
     """
 
@@ -98,8 +99,8 @@ class Exchange:
             allowance: Most bytes that all replies may take.
             into: For each command, where a value of just this length is to go if that can be done;
                 the reply is this buffer then. What is in it after an error is undefined.
-            arrived: Called with each reply as soon as it is here; of a cluster also with those that
-                are no answer yet.
+            arrived: Called with each reply as soon as it is here, of a cluster also with those that
+                are no answer yet; and now and then with None, while a large one comes.
             again: Whether it is worth while to remember what to send. The commands must consist of
                 short texts and numbers.
             tracked: Whether the server is to say when what the one command reads may have changed,
@@ -201,7 +202,8 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
     """
     try:
         line = line_over(connection)
-        line.begin(batch.deadline, batch.stall, batch.allowance)
+        progress = None if batch.arrived is None else partial(batch.arrived, None)
+        line.begin(batch.deadline, batch.stall, batch.allowance, progress)
         if not fresh:
             line.check_quiet()
         if batch.tracked:

@@ -27,13 +27,20 @@ class Line(Protocol):
     can_track: bool
     """Whether the server can say by itself when what was read changes; see `tracking`."""
 
-    def begin(self, deadline: float, stall: float | None, allowance: int) -> None:
+    def begin(
+        self,
+        deadline: float,
+        stall: float | None,
+        allowance: int,
+        progress: Callable[[], None] | None = None,
+    ) -> None:
         """Begins an exchange.
 
         Args:
             deadline: A `time.monotonic()` after which nothing is read or written.
             stall: Seconds without a byte after which it is given up earlier.
             allowance: Most bytes that may come.
+            progress: Called now and then while a large value comes, if that can be done.
         """
         ...
 
@@ -85,10 +92,16 @@ class SocketLine:
         """Whether nothing came that was not read yet, for all that can be told at once."""
         return self._reader.is_quiet()
 
-    def begin(self, deadline: float, stall: float | None, allowance: int) -> None:
+    def begin(
+        self,
+        deadline: float,
+        stall: float | None,
+        allowance: int,
+        progress: Callable[[], None] | None = None,
+    ) -> None:
         """See `Line`."""
         self._stream.begin(deadline, stall)
-        self._reader.begin(allowance)
+        self._reader.begin(allowance, progress)
 
     def read(self, into: memoryview | None) -> Any:
         """See `Line`. Raises what redis-py takes for the end of a connection: LOADING, NOAUTH."""
@@ -115,7 +128,13 @@ class RedisPyLine:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def begin(self, deadline: float, stall: float | None, allowance: int) -> None:
+    def begin(
+        self,
+        deadline: float,
+        stall: float | None,
+        allowance: int,
+        progress: Callable[[], None] | None = None,
+    ) -> None:
         """See `Line`."""
         allow(self._connection, deadline, stall, allowance)
 

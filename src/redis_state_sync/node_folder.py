@@ -16,7 +16,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from redis_state_sync.private_folder import is_at, locked, open_private, try_lock
@@ -25,6 +25,8 @@ logger = logging.getLogger("redis_state_sync")
 
 _USERS = "users"
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+# How long a learner's training or a `sample` may wait for the books.
+_PATIENCE_S = 0.2
 _ATTEMPTS = 100  # Each one fails only if the last process removed the folder at that moment.
 
 _told: set[tuple[str, int | None]] = set()
@@ -69,6 +71,7 @@ class NodeFolder:
     def __init__(self, path: str) -> None:
         self.path = path
         self.pid = os.getpid()
+        self._patience_s = _PATIENCE_S
         self._fd, self._users = _join(path)
         self._closing = weakref.finalize(self, _close, self._fd, self._users)
         # When the interpreter exits, threads may still use what is open.
@@ -93,9 +96,16 @@ class NodeFolder:
 
         Raises:
             FileNotFoundError: If somebody removed the folder.
-            TimeoutError: If another process does not give them back.
+            TimeoutError: If another process does not give them back. It was waited for only if it
+                has done so since the last time.
         """
-        with locked(self._fd):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._fd, self._patience_s))
+            except TimeoutError:
+                self._patience_s = 0.0
+                raise
+            self._patience_s = _PATIENCE_S
             if not is_at(self._fd, self.path):
                 raise FileNotFoundError(errno.ENOENT, "somebody removed it")
             yield

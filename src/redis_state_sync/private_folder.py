@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Locked for well under a millisecond, but a debugger may have stopped who has locked it.
-_PATIENCE_S = 2.0
+PATIENCE_S = 2.0
 _LOOK_S = 0.001
 
 
@@ -56,8 +56,12 @@ def is_at(folder: int, path: str) -> bool:
 
 
 @contextmanager
-def locked(folder: int) -> Iterator[None]:
+def locked(folder: int, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Locks out all other threads and processes that lock it.
+
+    Args:
+        folder: A descriptor.
+        patience_s: How long to wait for another one.
 
     Raises:
         TimeoutError: If another one does not let go.
@@ -66,7 +70,7 @@ def locked(folder: int) -> Iterator[None]:
         # Opened each time: a lock belongs to what was opened, so that this one is the thread's own.
         fd = os.open(".", _FLAGS, dir_fd=folder)
         stack.callback(os.close, fd)
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while not try_lock(fd, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise TimeoutError(

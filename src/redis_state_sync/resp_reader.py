@@ -16,6 +16,8 @@ from redis_state_sync.frames import MAX_ELEMENTS, MAX_LINE_BYTES, ReplyTooLargeE
 MAX_DEPTH = 8
 _BUFFER_BYTES = MAX_LINE_BYTES + 2
 _PUSH = ord(">")
+# How much of a large value comes between two words of progress.
+_STEP_BYTES = 1 << 20
 _SPECIAL = {b"_": None, b"#t": True, b"#f": False}
 
 
@@ -40,10 +42,17 @@ class RespReader:
         self._view = memoryview(self._data)
         self._start = self._end = 0  # What came and was not read yet.
         self._allowance = 0
+        self._progress: Callable[[], None] | None = None
 
-    def begin(self, allowance: int) -> None:
-        """Begins an exchange, in which at most so many bytes may come."""
+    def begin(self, allowance: int, progress: Callable[[], None] | None = None) -> None:
+        """Begins an exchange.
+
+        Args:
+            allowance: Most bytes that may come.
+            progress: Called now and then while a large value comes.
+        """
         self._allowance = allowance
+        self._progress = progress
 
     def read(self, into: memoryview | None = None) -> Any:
         """Waits for a reply.
@@ -178,10 +187,18 @@ class RespReader:
         self._start += there
         if there < size:
             self._allowance -= size - there
-            self._stream.fill(value[there:])
+            self._fill(value[there:])
         if self._line():
             raise MalformedReplyError("a value is longer than announced")
         return value if value is into else bytes(value)
+
+    def _fill(self, view: memoryview) -> None:
+        if self._progress is None:
+            self._stream.fill(view)
+            return
+        for start in range(0, len(view), _STEP_BYTES):
+            self._stream.fill(view[start : start + _STEP_BYTES])
+            self._progress()
 
     def _receive(self, view: memoryview) -> int:
         self._check_allowance()

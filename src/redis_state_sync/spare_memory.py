@@ -38,8 +38,9 @@ class Piece:
         return self.references <= _OF_NOBODY
 
 
-# Measured: what a call itself counts is another number in other versions of Python.
-_OF_NOBODY = Piece(np.empty(0, np.uint8)).references
+# Measured: what a call itself counts is another number in other versions of Python, and may be one
+# more before it was optimized. Too few only means that memory is not used again.
+_OF_NOBODY = min(Piece(np.empty(0, np.uint8)).references for _ in range(100))
 
 PieceT = TypeVar("PieceT", bound=Piece)
 

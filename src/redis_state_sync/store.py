@@ -128,7 +128,7 @@ class Store(Protocol):
 
         `into` says where each is to go. A blob of just this length may be received there: then
         this very view is what is returned. `arrived` may be called with each blob as soon as it is
-        here.
+        here, and with None in between.
         """
         ...
 

@@ -117,6 +117,8 @@ class Learner(Member):
     def __init__(self, name: str, folder: Path, options: dict[str, object]) -> None:
         super().__init__(name, folder, "tests.chaos.learner", options)
         self.writer = options["writer"]
+        self.on_readers_node = False
+        """Whether it shares a node's cache with readers."""
         self.stored: list[tuple[float, Version]] = []
         self.quiet = False
 

@@ -125,7 +125,7 @@ class World:
         """Starts one, and waits until it has claimed the namespace or has given up."""
         name = self._name("learner")
         pace = self.plan.every_s if every_s is None else every_s
-        learners = self._names["learner"]
+        on_readers_node = self._names["learner"] % 2 == 1
         options: dict[str, object] = {
             **self._common(),
             "shares": True,
@@ -133,8 +133,9 @@ class World:
             "writer": writer or f"writer-of-{name}",
         }
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(FOLDER_ENV, str(self.node if learners % 2 else self._elsewhere))
+            patch.setenv(FOLDER_ENV, str(self.node if on_readers_node else self._elsewhere))
             learner = self._add(Learner(name, self.folder, options | {"every-s": pace}))
+        learner.on_readers_node = on_readers_node
         ended = ("claimed", "not_started")
         self.wait(lambda: any(map(learner.told, ended)), f"{name} that has begun")
         return learner

@@ -64,8 +64,7 @@ class _Process:
             open_store(self._url, stall_timeout_s=WAIT),
             self._namespace,
             poll_timeout_s=WAIT,
-            stall_timeout_s=WAIT,
-            **settings,
+            **{"stall_timeout_s": WAIT, **settings},
         )
         self._subscriber._observers = (self._note,)
 
@@ -78,6 +77,10 @@ class _Process:
     def limit(self, size: str) -> object:
         """The node's cache may take so many bytes."""
         return self._make_subscriber({"node_cache_bytes": int(size)})
+
+    def patience(self, seconds: str) -> object:
+        """Waits so long for others that do not go on."""
+        return self._make_subscriber({"stall_timeout_s": float(seconds)})
 
     def publish(self, number: str, large: str = str(LARGE)) -> object:
         """Stores a state."""

@@ -135,7 +135,7 @@ def fetch_beyond_the_limit(server: EmbeddedServer) -> None:
     store = open_store(server.url)
     publisher = StatePublisher(patient(server), "n", heartbeat_s=3600)
     publisher.publish(noise(1, 60)).wait(WAIT)
-    subscriber = StateSubscriber(patient(server), "n", poll_timeout_s=WAIT, node_cache_bytes=0)
+    subscriber = StateSubscriber(patient(server), "n", poll_timeout_s=WAIT)
     with pytest.raises(errors.StoreUnavailableError, match="client-output-buffer-limit") as caught:
         subscriber.fetch(timeout=WAIT)
     assert "TLS" not in str(caught.value)

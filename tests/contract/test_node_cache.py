@@ -23,6 +23,8 @@ from redis_state_sync.manifest import XXH3, Manifest, Writer
 from redis_state_sync.node_cache import FOLDER_ENV
 from redis_state_sync.records import Records
 from redis_state_sync.version import Version
+from tests.chaos.proxy import Proxy, Rules
+from tests.chaos.server import steady_port
 from tests.contract.conftest import run
 from tests.contract.node_process import LARGE, STATE_BYTES, WAIT, number_in, state
 from tests.contract.servers import until, valkey_binary
@@ -95,10 +97,10 @@ class Node:
         self._elsewhere.mkdir()
         self._stack = ExitStack()
 
-    def process(self, *, elsewhere: bool = False) -> Process:
-        """Another one; elsewhere: as if it were on another node."""
+    def process(self, *, elsewhere: bool = False, url: str | None = None) -> Process:
+        """Another one; elsewhere: as if it were on another node; url: another way to the server."""
         environment = {FOLDER_ENV: str(self._elsewhere)} if elsewhere else {}
-        made = Process(self.server.url, self.namespace, **environment)
+        made = Process(url or self.server.url, self.namespace, **environment)
         self._stack.callback(made.kill)
         return made
 
@@ -182,6 +184,26 @@ def test_eight_readers_at_once(node: Node) -> None:
         found = [reader.answer() for reader in readers]
         assert [(each["number"], each["failed"]) for each in found] == [(number, [])] * 8
         assert node.sent() - before < 1.5 * STATE_BYTES
+
+
+def test_a_thin_line(node: Node) -> None:
+    """Where a piece takes longer than a stall may, readers wait all the same for whoever fetches.
+
+    Each on its own they would have a third of the line each, and take three times as long.
+    """
+    node.process(elsewhere=True).ask("publish", 1)
+    proxy = Proxy(str(node.server.socket_path), steady_port())
+    with closing(proxy):
+        proxy.set("replies", Rules(dribble=(40_000, 0.01)))
+        readers = [node.process(url=proxy.url) for _ in range(3)]
+        for reader in readers:
+            reader.ask("patience", 0.5)
+        before = node.sent()
+        for reader in readers:
+            reader.tell("refresh")
+        found = [reader.answer() for reader in readers]
+    assert [(each["number"], each["failed"]) for each in found] == [(1, [])] * 3
+    assert node.sent() - before < 1.5 * STATE_BYTES
 
 
 @pytest.mark.parametrize("operation", ["put_blobs", "append"])

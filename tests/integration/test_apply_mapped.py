@@ -296,6 +296,23 @@ def test_whole_or_not_at_all(case: str, make: Make, tmp_path: Path) -> None:
     assert is_mapped(runner, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["rl_module/p0", "rl_module/p1", "env_to_module_connector"])
+def test_what_can_not_be_mapped(name: str, make: Make, tmp_path: Path) -> None:
+    """Where one part of a version can not be mapped, every tensor is where and what it was."""
+    runner = make("multi")
+    apply(runner, snapshot_of(components(runner, 1), directory=tmp_path))
+    before = copy.deepcopy(runner.get_state())
+    pointers = {each: t.data_ptr() for each, t in tensors(runner).items()}
+    snapshot = snapshot_of(components(runner, 2), 2, directory=tmp_path)
+    (tmp_path / f"2-{name.replace('/', '-')}").unlink()
+    with pytest.raises(ApplyError, match=f"no room for '{name}'"):
+        apply(runner, snapshot)
+    assert {each: t.data_ptr() for each, t in tensors(runner).items()} == pointers
+    assert_same(runner.get_state(), before)
+    apply(runner, snapshot_of(components(runner, 3), 3, directory=tmp_path))
+    assert is_mapped(runner, tmp_path)
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("lstm", 2), ("multi", 2)])
 def test_old_mappings_are_let_go(kind: str, expected: int, make: Make, tmp_path: Path) -> None:
     """After 200 versions a runner has a mapping for each module and each filter, and no more."""

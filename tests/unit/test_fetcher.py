@@ -75,7 +75,7 @@ def test_only_what_is_new(store: NodeStore, shared_memory: Path, cached: bool) -
     before, size = fetched(reader, put(store, first))
     assert size == sum(encode({"w": tree}).size for tree in first.values())
     store.asked.clear()
-    second = {"c": SMALL, "rl_module/p": LARGE, "rl_module/q": LARGE + 2}
+    second = {"rl_module/q": LARGE + 2, "c": SMALL, "rl_module/p": LARGE}
     manifest = put(store, second)
     after, size = fetched(reader, manifest)
     assert same(arrays(manifest, after), second)

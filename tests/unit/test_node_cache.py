@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,20 @@ def test_only_its_user_may_look(shared_memory: Path) -> None:
     own = own_folder(shared_memory)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (own, *own.iterdir())}
     assert modes == {own.name: 0o700, "users": 0o600, "a": 0o600}
+
+
+def test_somebody_who_keeps_the_books(cache: NodeCache, shared_memory: Path) -> None:
+    """A process that was stopped with the books in hand is waited for once, then no more."""
+    written(cache, "a", SIZE)
+    fd = os.open(own_folder(shared_memory), os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    started = time.monotonic()
+    assert cache.slot("b", SIZE) is None
+    once = time.monotonic() - started
+    for name in ("c", "d", "e", "f", "10", "11", "12"):
+        assert cache.slot(name, SIZE) is None
+    assert time.monotonic() - started < 2 * once
+    assert holds(cache.find("a", SIZE), "a")  # Finding needs no books.
+    os.close(fd)
+    for name in "bc":
+        written(cache, name, SIZE)

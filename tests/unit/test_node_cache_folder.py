@@ -199,7 +199,7 @@ def test_who_keeps_the_books(
     shared_memory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that stops with the books in hand costs the others the cache, not their lives."""
-    monkeypatch.setattr("redis_state_sync.private_folder._PATIENCE_S", 0.1)
+    monkeypatch.setattr("redis_state_sync.node_folder._PATIENCE_S", 0.1)
     cache = opened(shared_memory)
     lease = written(cache, "a", SIZE)
     slot = cache.slot("b", SIZE)

@@ -296,3 +296,19 @@ def test_time(wire: bytes, step: int) -> None:
         return lambda: [reader.read() for reader in [reading(data, edges)] for _ in range(count)]
 
     assert_linear(make, 20_000)
+
+
+def test_progress_while_a_large_value_comes() -> None:
+    """Who asked for it hears of progress with every MiB of a value, and of none without asking."""
+    size, told = (5 << 20) + 7, []
+    data = b"$%d\r\n%b\r\n" % (size, b"x" * size)
+    into = memoryview(bytearray(size))
+    reader = RespReader(Pieces(data, range(0, len(data), 70_001)), ErrorReply)
+    reader.begin(2 * size, lambda: told.append(1))
+    assert reader.read(into) is into
+    assert into == b"x" * size
+    assert 5 <= len(told) <= 6
+    again = RespReader(Pieces(data), ErrorReply)
+    again.begin(2 * size)
+    assert again.read() == b"x" * size
+    assert 5 <= len(told) <= 6

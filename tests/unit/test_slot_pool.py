@@ -97,6 +97,21 @@ def test_a_slot_that_a_mapping_holds(pool: SlotPool, cache: NodeCache) -> None:
     assert [array[0] for array, _ in others] == [2, 3, 4, 5]
 
 
+def test_a_slot_that_could_not_be_reclaimed(shared_memory: Path) -> None:
+    """A file that readers held just then stays the learner's: nobody else removes it after them."""
+    pool, others = SlotPool(opened(shared_memory)), opened(shared_memory, 2 * SIZE)
+    array, slot = taken(pool, 1)
+    slot.commit("a")
+    lease = others.find("a", SIZE)
+    del array
+    held = taken(pool, 2)
+    assert held[1] is not slot
+    del lease
+    assert others.slot("b", SIZE) is None
+    assert "a" in files(shared_memory)
+    assert taken(pool, 3)[1] is slot
+
+
 def test_a_reader_that_forked(pool: SlotPool, cache: NodeCache) -> None:
     """What a reader's child has inherited stays as it is, also when the reader has let go."""
     array, slot = taken(pool, 1)

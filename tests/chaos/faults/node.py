@@ -15,7 +15,7 @@ import time
 from tests.chaos.faults.base import Fault, Params
 from tests.chaos.members import Reader
 
-_WATCH_S = 2.0
+_WATCH_S = 60.0
 
 
 class CacheWiped(Fault):
@@ -73,20 +73,24 @@ class CacheForbidden(Fault):
 class FillerKilled(Fault):
     """SIGKILL of a reader while it fills a file for all of its node; another one takes its place.
 
-    Where the learner is on the same node, nobody has to fill: then of any that shares.
+    Where the learner is on the same node, nobody has to fill: another learner takes over first.
     """
 
     kind = "filler_killed"
 
     def inject(self) -> None:
-        sharing = [reader for reader in self.world.readers if reader.shares]
+        world = self.world
+        while world.learner.on_readers_node:
+            world.learner.signal(signal.SIGKILL)
+            world.enthrone(world.start_learner())
+        sharing = [reader for reader in world.readers if reader.shares]
+        filling: list[Reader] = []
         deadline = time.monotonic() + _WATCH_S
-        self._reader = sharing[0]
-        while time.monotonic() < deadline:
+        while not filling:
+            assert time.monotonic() < deadline, "no reader fills a file"
+            world.look()
             filling = [reader for reader in sharing if _fills(reader)]
-            if filling:
-                self._reader = filling[0]
-                break
+        self._reader = filling[0]
         self._reader.signal(signal.SIGKILL)
 
     def heal(self) -> None:
