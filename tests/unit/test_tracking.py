@@ -226,7 +226,7 @@ class Stop(BaseException):
 
 def test_interrupted_in_the_middle_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of a message whose beginning was read is not taken for a reply."""
-    monkeypatch.setattr("redis_state_sync.exchange.MESSAGE_S", WAIT)
+    monkeypatch.setattr("redis_state_sync.tracking.MESSAGE_S", WAIT)
 
     def stop(*_: Any) -> None:
         raise Stop
