@@ -24,6 +24,7 @@ class BufferPool:
         self._lock = threading.Lock()
         # The one that was taken last comes last.
         self._pieces: list[Piece] = []
+        self._taken = 0
 
     def take(self, size: int) -> Buffer:
         """Returns a buffer that nobody else has.
@@ -32,18 +33,27 @@ class BufferPool:
             Shape ``(size,)``, dtype uint8, at a multiple of 64 bytes; what is in it is undefined.
         """
         with self._lock:
-            piece = self._best(size)
-            if piece is None:
-                piece = Piece(np.empty(size + ALIGNMENT, np.uint8))
-            else:
-                self._pieces.remove(piece)
+            again = self._best(size)
+            piece = again or Piece(np.empty(size + ALIGNMENT, np.uint8))
+            if again is not None:
+                self._pieces.remove(again)
             start = -piece.array.ctypes.data % ALIGNMENT
             taken = piece.array[start : start + size]
-            self._pieces = worth_keeping([*self._pieces, piece])
+            self._pieces.append(piece)
+            self._taken += 1
+            # Not each time: a state may have many components.
+            if again is None or self._taken >= len(self._pieces):
+                self._pieces, self._taken = worth_keeping(self._pieces), 0
             return taken
 
     def _best(self, size: int) -> Piece | None:
         """The smallest free one that is not much too large."""
-        most = 2 * (size + ALIGNMENT)
-        fitting = [p for p in self._pieces if size + ALIGNMENT <= p.array.size <= most and p.unused]
-        return min(fitting, key=lambda piece: piece.array.size, default=None)
+        wanted = size + ALIGNMENT
+        best: Piece | None = None
+        for piece in self._pieces:
+            there = piece.array.size
+            if wanted <= there <= 2 * wanted and (best is None or there < best.array.size):
+                best = piece if piece.unused else best
+                if best is not None and best.array.size == wanted:
+                    break
+        return best

@@ -34,6 +34,7 @@ class SlotPool:
         self._lock = threading.Lock()
         # The one that was taken last comes last.
         self._entries: list[_Entry] = []
+        self._taken = 0
 
     def take(self, size: int) -> tuple[Buffer, Slot] | None:
         """Returns memory that nobody else has, and the slot to commit once it is written.
@@ -43,12 +44,17 @@ class SlotPool:
             no cache, or no room in it.
         """
         with self._lock:
-            entry = self._again(size) or self._fresh(size)
+            again = self._again(size)
+            entry = again or self._fresh(size)
             if entry is None:
                 self._entries = worth_keeping(self._entries)
                 return None
             taken = entry.array[:]
-            self._entries = worth_keeping([*self._entries, entry])
+            self._entries.append(entry)
+            self._taken += 1
+            # Not each time: a state may have many components.
+            if again is None or self._taken >= len(self._entries):
+                self._entries, self._taken = worth_keeping(self._entries), 0
             return taken, entry.slot
 
     def close(self) -> None:
@@ -59,7 +65,9 @@ class SlotPool:
 
     def _again(self, size: int) -> _Entry | None:
         """One that is there, taken out of the list."""
-        for entry in [e for e in self._entries if e.array.size == size and e.unused]:
+        for entry in self._entries.copy():
+            if entry.array.size != size or not entry.unused:
+                continue
             try:
                 mine = entry.slot.reclaim()
             except OSError:
