@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from benchmarks import arms, costs
 from benchmarks.measures import short
 from benchmarks.results import Results
+from redis_state_sync.publisher import HEARTBEAT_S
 
 GBIT = 1e9 / 8
+HEARTBEATS_HZ = 1 / HEARTBEAT_S
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Load:
 
     def polls(self) -> float:
         """Polls per second that reach the servers."""
-        # Each version is asked for once in any case, and the top is looked at each second.
-        return self.runners * (1 + self.publishes if self.tracking else self.hz)
+        # A heartbeat refreshes the expiry, which is a change, too.
+        return self.runners * (HEARTBEATS_HZ + self.publishes if self.tracking else self.hz)
 
     def bytes_out(self) -> float:
         """Bytes per second that leave the servers."""

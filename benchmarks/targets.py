@@ -51,8 +51,10 @@ TARGETS = (
     Target(
         "polls/s that one server sustains", poll.CAPACITY, ("64 connections",), arms.TCP, 20, 50
     ),
-    Target("fetch + apply", fetch.APPLY, ("64 KB", "1 MB"), arms.UNIX, 2, 3),
-    Target("fetch + apply", fetch.APPLY, ("16 MB",), arms.UNIX, 1.5, 3),
+    Target("fetch + apply, from the server", fetch.APPLY, ("64 KB", "1 MB"), arms.UNIX, 2, 3),
+    Target("fetch + apply, from the server", fetch.APPLY, ("16 MB",), arms.UNIX, 1.5, 3),
+    Target("fetch + apply, on a node that has it", fetch.APPLY, ("64 KB", "1 MB"), arms.NODE, 2, 3),
+    Target("fetch + apply, on a node that has it", fetch.APPLY, ("16 MB",), arms.NODE, 1.5, 3),
     Target("fetch + apply, on a node that has it", fetch.APPLY, (_LARGE,), arms.NODE, 2, 20),
     Target(
         "publish until the last reader has applied, one node",

@@ -166,7 +166,7 @@ def test_capacity_follows_the_costs() -> None:
     c = scaling.Costs(c_poll=1e-5, c_fetch=1e-10, c_store=2e-10)
     load = scaling.Load(1000, hz=10, state=1e6, publishes=1, per_node=10)
     assert load.cores(c) == pytest.approx(10_000 * 1e-5 + 100e6 * 1e-10 + 1e6 * 2e-10)
-    assert scaling.Load(1000, tracking=True).polls() == 2000
+    assert scaling.Load(1000, tracking=True).polls() == 3000
     assert scaling.servers(0.7, 0.1) == 1
     assert scaling.servers(0.71, 0.1) == 2
 
