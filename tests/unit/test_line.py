@@ -144,6 +144,26 @@ def much_too_long(connection: socket.socket) -> None:
     connection.recv(65536)
 
 
+@pytest.mark.parametrize("fault", [halfway, too_long, much_too_long])
+def test_a_connection_that_is_given_up_is_closed(fault: Handler, way: str) -> None:
+    """The server learns of it at once, also if the error is kept."""
+    ended = threading.Event()
+
+    def handler(connection: socket.socket) -> None:
+        try:
+            fault(connection)
+        finally:
+            ended.set()
+
+    with peer(handler) as url:
+        store = open_store(url, stall_timeout_s=0.1)
+        with pytest.raises(errors.StoreError) as caught:
+            store.get_blobs(KEYS, ["a", "b"], timeout=WAIT, limit=2 * len(LARGE))
+        assert ended.wait(WAIT)
+        assert caught.value
+        store.close()
+
+
 @pytest.mark.parametrize("fault", [halfway, hanging_up, too_long, much_too_long])
 def test_an_error_in_the_middle_of_a_large_value(fault: Handler, way: str) -> None:
     """The connection is given up; the next call has a new one, and gets the whole value."""
@@ -179,7 +199,7 @@ class Stop(BaseException):
 def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
     """After Ctrl-C in the middle of a reply, its rest is nobody's answer."""
     connections: list[int] = []
-    begun = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def handler(connection: socket.socket) -> None:
         connections.append(1)
@@ -188,7 +208,10 @@ def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
         connection.recv(65536)
         connection.sendall(b"$%d\r\n%b" % (len(LARGE), LARGE[:300_000]))
         begun.set()
-        connection.recv(65536)
+        try:
+            connection.recv(65536)
+        finally:
+            ended.set()
 
     def stop(*_: Any) -> None:
         if begun.is_set() and len(connections) == 1:
@@ -197,8 +220,10 @@ def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
 
     with peer(handler) as url:
         store = open_store(url, stall_timeout_s=WAIT)
-        with signals(stop, 0.01), pytest.raises(Stop):
+        with signals(stop, 0.01), pytest.raises(Stop) as caught:
             store.get_blobs(KEYS, ["a"], timeout=WAIT)
+        assert ended.wait(WAIT)
+        assert caught.value is not None
         assert connection_of(store) is None
         assert store.time_ms(timeout=WAIT) == 7000
         store.close()

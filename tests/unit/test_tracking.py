@@ -234,7 +234,7 @@ def test_interrupted_in_the_middle_of_a_message(monkeypatch: pytest.MonkeyPatch)
     server = Tracking()
     with server.store() as store:
         ask(store)
-        server.say(PUSH[:-8])
+        server.say(PUSH[:-9])  # Up to the end of a line.
         with pytest.raises(Stop), signals(stop, 0.05):
             store.mark()
         assert store.mark() is None
