@@ -69,6 +69,19 @@ def test_one_large_state() -> None:
     assert kept(pool) <= 3 * (small.size + ALIGNMENT)
 
 
+def test_what_was_kept_for_long() -> None:
+    """A large state that is let go late is given back, though nothing fresh is needed any more."""
+    pool = BufferPool()
+    large, held = pool.take(64 * MB), [pool.take(1000)]
+    for _ in range(10):
+        held = [*held[-1:], pool.take(1000)]
+    del large
+    for _ in range(10):
+        held = [*held[-1:], pool.take(1000)]
+    assert kept(pool) < MB
+    assert len(pool._pieces) == 3
+
+
 def test_content_is_what_was_written() -> None:
     """A buffer that is used again holds what its new user writes, and only this."""
     pool = BufferPool()

@@ -227,3 +227,16 @@ def test_sizes_that_change(shared_memory: Path) -> None:
         del found
         mapped = sum(entry.array.size for entry in pool._entries)
         assert mapped <= 3 * 3 * size
+
+
+def test_what_was_kept_for_long(pool: SlotPool, shared_memory: Path) -> None:
+    """A large file that is let go late is given back, though nothing fresh is needed any more."""
+    large = pool.take(64 * SIZE)
+    held = [taken(pool)]
+    for _ in range(10):
+        held = [*held[-1:], taken(pool)]
+    assert large is not None
+    del large
+    for _ in range(10):
+        held = [*held[-1:], taken(pool)]
+    assert len(files(shared_memory)) == len(pool._entries) == 3
