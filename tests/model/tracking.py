@@ -75,6 +75,10 @@ class Wire:
         while len(view):
             view = view[self.receive(view) :]
 
+    def is_quiet(self) -> bool:
+        """Whether neither bytes nor the end arrived."""
+        return self.arrived == self.taken and not self.seen_end
+
     def receive_now(self, view: memoryview) -> int:
         """Takes what arrived."""
         data = self.sent[self.taken : min(self.arrived, self.taken + len(view))]
