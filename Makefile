@@ -17,7 +17,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .PHONY: help
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo 'ARGS="..." is handed to the demo, the soak or pytest: make demo ARGS="--seconds 60"'
+	@echo 'ARGS="..." is handed to the demo, the benchmarks, the soak or pytest: make demo ARGS="--seconds 60"'
 
 .PHONY: venv
 venv: $(STAMP) ## make .venv and install the project with all extras
@@ -65,6 +65,14 @@ test-fast: $(STAMP) ## unit tests and the contract of every store (under a minut
 model: $(STAMP) ## search longer for an order of events that breaks a promise (minutes)
 	$(BIN)/python -m pytest tests/model --hypothesis-profile=long $(ARGS)
 
+.PHONY: bench
+bench: $(STAMP) ## measure beside Ray's state server, on an idle machine: ARGS="poll fetch --rounds 5"
+	$(BIN)/python -m benchmarks --write-docs $(ARGS)
+
+.PHONY: bench-smoke
+bench-smoke: $(STAMP) ## the benchmarks in short, with wide margins (under 2 minutes)
+	$(BIN)/python -m pytest tests/benchmarks $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) ## kill, freeze, cut, fill and damage for half an hour: ARGS="--seconds 3600 --seed 7"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
@@ -78,4 +86,4 @@ fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECON
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

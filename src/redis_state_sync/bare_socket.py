@@ -28,6 +28,10 @@ _SHORTEST_S = 0.001
 # system call, and nearly every exchange has nearly the same time.
 _CLOSE_ENOUGH = 0.5
 _MOST_BUFFERS = 1024  # IOV_MAX
+_MOST_BYTES = 1 << 30
+_UNIX_PIECES = 32
+# There is room for so little, as a rule: nobody waits for it.
+_SHORT = 4 << 10
 
 
 class ByteStream(Protocol):
@@ -52,6 +56,10 @@ class ByteStream(Protocol):
 
     def fill(self, view: memoryview) -> None:
         """Receives until a buffer is full; raises `TimeoutError` or `OSError`."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came that was not received yet, for all that can be told at once."""
         ...
 
     def receive_now(self, view: memoryview) -> int:
@@ -87,6 +95,31 @@ class _Limits:
         return patience
 
 
+class _KernelLimit:
+    """How long a call may wait at most for what it does not find there.
+
+    Args:
+        option: Which of the socket's limits.
+        waits: How often a call may wait so long.
+    """
+
+    def __init__(self, option: int, waits: int) -> None:
+        self._option = option
+        self._waits = waits
+        self._seconds = 0.0
+
+    def at_most(self, sock: socket.socket, seconds: float) -> None:
+        """Sets it, if it is not near enough."""
+        each = seconds / self._waits
+        if _CLOSE_ENOUGH * each < self._seconds <= each:
+            return
+        # Well within both bounds, so that the next exchange need not set it again.
+        self._seconds = max(_SHORTEST_S, (1 + _CLOSE_ENOUGH) / 2 * each)
+        whole = int(self._seconds)
+        packed = struct.pack("@ll", whole, int((self._seconds - whole) * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, self._option, packed)
+
+
 class PlainStream(_Limits):
     """A TCP or Unix socket. Nobody else may set its time limit.
 
@@ -97,7 +130,12 @@ class PlainStream(_Limits):
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)
         self._sock = sock
-        self._limit = 0.0
+        # The kernel gives a Unix socket's limit to each piece of at least 32 KiB that it sends, and
+        # a TCP socket's to all of them.
+        unix = sock.family == socket.AF_UNIX
+        self._at_once = _UNIX_PIECES << 15 if unix else _MOST_BYTES
+        self._to_send = _KernelLimit(socket.SO_SNDTIMEO, _UNIX_PIECES if unix else 1)
+        self._to_receive = _KernelLimit(socket.SO_RCVTIMEO, 1)
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(sock, select.POLLIN)
         self._writable.register(sock, select.POLLOUT)
@@ -112,6 +150,8 @@ class PlainStream(_Limits):
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
         left = list(chunks)
+        if sum(map(len, left)) <= _SHORT:
+            left = [b"".join(left)]
         self._patience()
         while left:
             sent = self._send_some(left[:_MOST_BUFFERS])
@@ -124,13 +164,19 @@ class PlainStream(_Limits):
                 left[0] = memoryview(left[0])[sent:]
 
     def _send_some(self, buffers: Sequence[Any]) -> int:
-        while True:
+        if len(buffers) == 1 and len(buffers[0]) <= _SHORT:
             try:
-                if len(buffers) == 1:
-                    return self._sock.send(buffers[0], socket.MSG_DONTWAIT)
-                return self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+                return self._sock.send(buffers[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
-                self._wait(self._writable)
+                pass
+        self._wait(self._writable)
+        # In one call, which gives the interpreter back once: beside a thread that is busy with
+        # Python, each of many would wait for its turn.
+        self._limit_waiting(self._to_send)
+        try:
+            return self._sock.sendmsg(_first(buffers, self._at_once))
+        except BlockingIOError:
+            return 0  # The next wait knows whether there is time left.
 
     def receive(self, view: memoryview) -> int:
         """See `ByteStream.receive`."""
@@ -141,24 +187,21 @@ class PlainStream(_Limits):
         """See `ByteStream.fill`."""
         while len(view):
             self._wait(self._readable)
-            self._limit_waiting()
+            self._limit_waiting(self._to_receive)
             # As a byte is there, a signal ends it with what came until then.
             view = view[_some(self._sock.recv_into(view, 0, socket.MSG_WAITALL)) :]
 
-    def _limit_waiting(self) -> None:
-        """Bounds the next call that waits until all is there."""
-        patience = self._patience()
-        if _CLOSE_ENOUGH * patience < self._limit <= patience:
-            return
-        # Well within both bounds, so that the next exchange need not set it again.
-        self._limit = max(_SHORTEST_S, (1 + _CLOSE_ENOUGH) / 2 * patience)
-        seconds = int(self._limit)
-        packed = struct.pack("@ll", seconds, int((self._limit - seconds) * 1e6))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+    def _limit_waiting(self, limit: _KernelLimit) -> None:
+        """Bounds the next call that waits until all came or went."""
+        limit.at_most(self._sock, self._patience())
+
+    def is_quiet(self) -> bool:
+        """See `ByteStream.is_quiet`."""
+        return not self._readable.poll(0)
 
     def receive_now(self, view: memoryview) -> int:
         """See `ByteStream.receive_now`."""
-        if not self._readable.poll(0):
+        if self.is_quiet():
             return 0
         return _some(self._sock.recv_into(view, 0, socket.MSG_DONTWAIT))
 
@@ -189,6 +232,10 @@ class TlsStream(_Limits):
         while len(view):
             view = view[self.receive(view) :]
 
+    def is_quiet(self) -> bool:
+        """See `ByteStream.is_quiet`: only a look inside of TLS can tell."""
+        return False
+
     def receive_now(self, view: memoryview) -> int:
         """See `ByteStream.receive_now`."""
         self._sock.settimeout(0.0)
@@ -196,6 +243,15 @@ class TlsStream(_Limits):
             return _some(self._sock.recv_into(view))
         except ssl.SSLWantReadError:
             return 0  # Nothing, or something of TLS itself.
+
+
+def _first(buffers: Sequence[Any], size: int) -> Sequence[Any]:
+    """As many of the buffers as have so many bytes, the last one cut."""
+    for index, buffer in enumerate(buffers):
+        if size < len(buffer):
+            return [*buffers[:index], memoryview(buffer)[:size]] if size else buffers[:index]
+        size -= len(buffer)
+    return buffers
 
 
 def _some(count: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -147,7 +146,7 @@ class ClusterExchange(Exchange):
                 raise lost[node]
             try:
                 return connection, converse(
-                    connection, replace(batch, requests=requests, tracked=False), fresh=fresh
+                    connection, batch._replace(requests=requests, tracked=False), fresh=fresh
                 )
             except ReplyTooLargeError:
                 raise

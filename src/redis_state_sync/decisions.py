@@ -77,6 +77,8 @@ def choose(
         writer: Take states of this writer id only; None: of any.
         read: Returns an entry's manifest; raises `CodecError`.
     """
+    if not entries:  # So end nearly all polls.
+        return Choice(None, None, floor)
     foreign, broken = False, None
     top = max([e.version for e in entries] + ([] if floor is None else [floor]), default=None)
     for entry in sorted(entries, key=lambda e: e.version, reverse=True):

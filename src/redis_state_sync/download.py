@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redis_state_sync.errors import BlobMissingError, IntegrityError
 from redis_state_sync.keys import Keys
@@ -70,23 +70,33 @@ class Download:
                     again.append((view, piece.digest))
                 else:
                     places[piece.digest] = view
+        digests: dict[int, str] = {}
+
+        def arrived(blob: Any) -> None:
+            if isinstance(blob, memoryview):  # While the next one is on its way.
+                digests[id(blob)] = digest_of(blob, self.algorithm)
+            if progress is not None:
+                progress()
+
         received = self._store.get_blobs(
             self._keys,
             list(places),
             timeout=max(0.001, self.deadline - time.monotonic()),
             limit=sum(map(len, places.values())),
             into=list(places.values()),
-            progress=progress,
+            arrived=arrived,
         )
         for (digest, view), blob in zip(places.items(), received, strict=True):
-            self._check(digest, view, blob)
+            self._check(digest, view, blob, digests.get(id(blob)))
         for view, digest in again:
             if len(view) != len(places[digest]):
                 raise self._damaged(digest)
             view[:] = places[digest]
         self.received += sum(map(len, places.values()))
 
-    def _check(self, digest: str, view: memoryview, blob: bytes | memoryview | None) -> None:
+    def _check(
+        self, digest: str, view: memoryview, blob: bytes | memoryview | None, found: str | None
+    ) -> None:
         """Raises unless a blob is the one that was asked for. It is in its place then."""
         if blob is None:
             raise _about(
@@ -96,7 +106,7 @@ class Download:
                     f"{self._keys.namespace!r} lacks blob {digest} (superseded or evicted)"
                 ),
             )
-        if len(blob) != len(view) or digest_of(blob, self.algorithm) != digest:
+        if len(blob) != len(view) or (found or digest_of(blob, self.algorithm)) != digest:
             raise self._damaged(digest)
         if blob is not view:
             view[:] = blob

@@ -60,7 +60,12 @@ def restore_dtype(described: Any) -> np.dtype[Any]:
     Raises:
         DecodeError: If it is not a plain dtype.
     """
+    if type(described) is str and described in _USUAL:
+        return _USUAL[described]
     return _Restorer().restore(described, 0)
+
+
+_USUAL = {np.dtype(name).str: np.dtype(name) for name in ("f4", "f8", "i4", "i8", "u1", "b1")}
 
 
 class _Restorer:

@@ -6,8 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import redis
 
@@ -23,12 +23,9 @@ Command = tuple[Any, ...]
 
 # For all replies of one exchange, unless the caller knows better: a thousand large manifests.
 LARGEST_REPLIES = 256 << 20
-# For the rest of a message that has begun to come.
-MESSAGE_S = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Commands that are sent in one go, and how long that may take.
 
     Args:
@@ -38,7 +35,7 @@ class Batch:
         deadline: A `time.monotonic()`, for connecting and all else.
         stall: Seconds without a byte after which it is given up earlier.
         allowance: Most bytes that all replies may take.
-        progress: Called with each reply.
+        arrived: Called with each reply, and with None while a large one comes.
         tracked: Whether the server is to say when what the one command reads may have changed.
     """
 
@@ -48,7 +45,7 @@ class Batch:
     deadline: float
     stall: float | None
     allowance: int
-    progress: Callable[[], None] | None = None
+    arrived: Callable[[Any], None] | None = None
     tracked: bool = False
 
 
@@ -85,7 +82,7 @@ class Exchange:
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
         into: Sequence[memoryview | None] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
         again: bool = False,
         tracked: bool = False,
     ) -> list[Any]:
@@ -102,7 +99,8 @@ class Exchange:
             allowance: Most bytes that all replies may take.
             into: For each command, where a value of just this length is to go if that can be done;
                 the reply is this buffer then. What is in it after an error is undefined.
-            progress: Called with each reply that comes, and while a large one does.
+            arrived: Called with each reply as soon as it is here, of a cluster also with those that
+                are no answer yet; and now and then with None, while a large one comes.
             again: Whether it is worth while to remember what to send. The commands must consist of
                 short texts and numbers.
             tracked: Whether the server is to say when what the one command reads may have changed,
@@ -127,7 +125,7 @@ class Exchange:
             raise StoreTimeoutError(f"{self._where}: busy with another call during {operation}")
         try:
             return self._send(
-                Batch(operation, commands, requests, deadline, stall, allowance, progress, tracked)
+                Batch(operation, commands, requests, deadline, stall, allowance, arrived, tracked)
             )
         except RedisStateSyncError:
             raise
@@ -151,7 +149,7 @@ class Exchange:
             if connection is None:
                 return None
             try:
-                return mark_of(connection, time.monotonic() + MESSAGE_S)
+                return mark_of(connection)
             except BaseException as error:
                 connection.disconnect()  # Perhaps in the middle of a message.
                 if isinstance(error, Exception):
@@ -204,12 +202,13 @@ def converse(connection: Connection, batch: Batch, *, fresh: bool) -> list[Any]:
     """
     try:
         line = line_over(connection)
-        line.begin(batch.deadline, batch.stall, batch.allowance, batch.progress)
+        progress = None if batch.arrived is None else partial(batch.arrived, None)
+        line.begin(batch.deadline, batch.stall, batch.allowance, progress)
         if not fresh:
             line.check_quiet()
         if batch.tracked:
             return [ask_tracked(line, batch.requests[0])]
-        return ask(line, batch.requests, batch.progress)
+        return ask(line, batch.requests, batch.arrived)
     except BaseException:
         connection.disconnect()
         raise

@@ -88,6 +88,10 @@ class SocketLine:
         """How many messages came that are no replies: of what was tracked, something changed."""
         return self._reader.pushes
 
+    def is_quiet(self) -> bool:
+        """Whether nothing came that was not read yet, for all that can be told at once."""
+        return self._reader.is_quiet()
+
     def begin(
         self,
         deadline: float,

@@ -117,7 +117,7 @@ class MemoryStore:
         timeout: float,
         limit: int = LARGEST_FETCH,
         into: Sequence[memoryview] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
     ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone. They take no memory."""
         with self._lock:

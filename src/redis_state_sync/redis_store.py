@@ -255,7 +255,7 @@ class RedisStore:
         timeout: float,
         limit: int = LARGEST_FETCH,
         into: Sequence[memoryview] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
     ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone."""
         deadline = time.monotonic() + timeout
@@ -271,7 +271,7 @@ class RedisStore:
                     stall=self._stall_timeout_s,
                     allowance=limit + len(batch) * _OVERHEAD,
                     into=into[start : start + UNLINK_BATCH],
-                    progress=progress,
+                    arrived=arrived,
                 )
             except StoreUnavailableError as error:
                 if type(error) is not StoreUnavailableError:
@@ -342,7 +342,7 @@ class RedisStore:
         stall: float | None = None,
         allowance: int = LARGEST_REPLIES,
         into: Sequence[memoryview | None] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
         check: bool = True,
     ) -> list[Any]:
         """The replies to some commands; with `check`, an error reply raises."""
@@ -353,7 +353,7 @@ class RedisStore:
             stall=stall,
             allowance=allowance,
             into=into,
-            progress=progress,
+            arrived=arrived,
         )
         if check:
             self._check(operation, replies)

@@ -74,6 +74,10 @@ class RespReader:
             self._push(line)
         return self._reply(line, into, 0)
 
+    def is_quiet(self) -> bool:
+        """Whether nothing is there to be read, for all that can be told at once."""
+        return self._start == self._end and self._stream.is_quiet()
+
     def read_pushes(self) -> bool:
         """Takes the messages that came already, without waiting for more than their ends.
 

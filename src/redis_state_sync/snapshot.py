@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from redis_state_sync.codec import Buffer, decode
 from redis_state_sync.components import is_weights
 from redis_state_sync.errors import ApplyError
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
+from redis_state_sync.wire import aligned_empty
 
 
-@runtime_checkable
 class Mapped(Protocol):
     """Encoded bytes that lie in memory shared with other processes."""
 
@@ -58,8 +58,8 @@ class Snapshot(Mapping[str, Any]):
         return {**vars(self), "_blobs": {name: self._bytes(name) for name in self}}
 
     def _bytes(self, component: str) -> bytes:
-        blob = self._blobs[component]
-        return bytes(blob.map() if isinstance(blob, Mapped) else blob)
+        blob: Any = self._blobs[component]
+        return bytes(blob.map() if self.is_private(component) else blob)
 
     @property
     def weights_seq_no(self) -> int | None:
@@ -89,16 +89,20 @@ class Snapshot(Mapping[str, Any]):
         Raises:
             KeyError: If the version has no such component.
         """
-        return isinstance(self._blobs[component], Mapped)
+        return hasattr(self._blobs[component], "map")
 
     def _decoded(self, component: str, *, copy: bool) -> Any:
-        blob = self._blobs[component]
+        blob: Any = self._blobs[component]
+        data: Any
         try:
-            if isinstance(blob, Mapped):
+            if self.is_private(component):
                 data = blob.map()
+            elif copy:
+                data = aligned_empty(len(blob))
+                data.data[:] = blob  # All arrays at once, for a tenth of the time.
             else:
-                data = memoryview(blob).toreadonly()  # type: ignore[arg-type] # it is a buffer
-            return decode(data, guard_packed=not is_weights(component), copy=copy)
+                data = memoryview(blob).toreadonly()
+            return decode(data, guard_packed=not is_weights(component), copy=False)
         except (OSError, MemoryError) as error:
             raise ApplyError(
                 f"this process has no room for {component!r} of version {self.version}: {error}. "

@@ -119,7 +119,7 @@ class Store(Protocol):
         timeout: float,
         limit: int = LARGEST_FETCH,
         into: Sequence[memoryview] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
     ) -> list[bytes | memoryview | None]:
         """The blobs in the order asked for; None for one that is gone.
 
@@ -127,8 +127,8 @@ class Store(Protocol):
         is refused with a `StoreReplyError` before it is taken into memory.
 
         `into` says where each is to go. A blob of just this length may be received there: then
-        this very view is what is returned. `progress` is called with each blob that comes, and
-        perhaps in between.
+        this very view is what is returned. `arrived` may be called with each blob as soon as it is
+        here, and with None in between.
         """
         ...
 

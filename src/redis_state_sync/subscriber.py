@@ -44,6 +44,7 @@ logger = logging.getLogger("redis_state_sync")
 
 # How often a superseded version is given up for the newest one within one refresh.
 _ATTEMPTS = 3
+_CALM = Cooldown()
 _PROGRESS = {
     *("_own_lock", "_refreshing", "_held", "_poller"),
     *("_applied", "_fetcher", "_cooldown", "_warned"),
@@ -303,7 +304,8 @@ class StateSubscriber:
         """Whether it is known without asking that there is nothing newer."""
         if not self._poller.unchanged():
             return False
-        notify(self._observers, Polled(None, 0.0))
+        if self._observers:
+            notify(self._observers, Polled(None, 0.0))
         self._check_staleness()
         return True
 
@@ -324,7 +326,7 @@ class StateSubscriber:
                     if attempts_left:
                         continue  # Superseded while we read: the newest is complete.
                     raise
-                self._cooldown = Cooldown()
+                self._cooldown = _CALM
                 return snapshot
         except (StoreError, CodecError, SettingsError) as error:
             # SettingsError: a password file that is missing while it is being rotated.
@@ -333,28 +335,32 @@ class StateSubscriber:
                 self._ask_for(error.digest)
             self._cooldown = self._cooldown.failed(self._clock(), random.random())
             return None
-        self._cooldown = Cooldown()
+        self._cooldown = _CALM
         return None
 
     def _ask(self, timeout: float) -> tuple[Version, Manifest] | None:
         started = self._clock()
         choice = self._poller.ask(timeout)
-        notify(self._observers, Polled(choice.version, self._clock() - started))
-        where = f"namespace {self.keys.namespace!r} at {self.store.describe()}"
+        if self._observers:
+            notify(self._observers, Polled(choice.version, self._clock() - started))
         if choice.broken:
             self._failed("poll", choice.broken)
         if choice.behind:
-            self._failed("poll", StoreBehindError(f"{where} lost versions that were there before"))
+            lost = f"{self._where()} lost versions that were there before"
+            self._failed("poll", StoreBehindError(lost))
         if choice.foreign:
             self._warn(
                 "foreign",
                 "%s holds states of another learner; this reader follows %r only",
-                where,
+                self._where(),
                 self.writer,
             )
         if choice.version is None or choice.manifest is None:
             return None
         return choice.version, choice.manifest
+
+    def _where(self) -> str:
+        return f"namespace {self.keys.namespace!r} at {self.store.describe()}"
 
     def _fetch(self, version: Version, manifest: Manifest, timeout: float) -> Snapshot:
         started = self._clock()

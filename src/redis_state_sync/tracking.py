@@ -9,6 +9,7 @@ It needs RESP3, the bare socket, and the rights to CLIENT TRACKING and CLIENT CA
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,12 +23,14 @@ _ON = pack("CLIENT", "TRACKING", "ON", "OPTIN")
 _THE_NEXT_ONE = pack("CLIENT", "CACHING", "YES")
 # For messages that came while nobody looked: each is shorter than a key and a line.
 MESSAGE_BYTES = 1 << 20
+# For the rest of a message that has begun to come.
+MESSAGE_S = 0.01
 
 
 def ask(
-    line: Line, requests: Sequence[Request], progress: Callable[[], None] | None = None
+    line: Line, requests: Sequence[Request], arrived: Callable[[Any], None] | None = None
 ) -> list[Any]:
-    """Sends commands in one go and reads a reply to each, with each of which `progress` is told.
+    """Sends commands in one go and reads a reply to each, which `arrived` is told at once.
 
     Raises:
         As `Line`.
@@ -36,8 +39,8 @@ def ask(
     replies = []
     for request in requests:
         replies.append(line.read(request.into))
-        if progress is not None:
-            progress()
+        if arrived is not None:
+            arrived(replies[-1])
     return replies
 
 
@@ -63,7 +66,7 @@ def _tracks(line: SocketLine) -> bool:
     return line.can_track
 
 
-def mark_of(connection: Connection, deadline: float) -> Mark | None:
+def mark_of(connection: Connection) -> Mark | None:
     """What stays the same as long as nothing changed that `ask_tracked` read on this connection.
 
     A mark that was taken *before* asking, and is still the same later, says that the reply still
@@ -71,7 +74,6 @@ def mark_of(connection: Connection, deadline: float) -> Mark | None:
 
     Args:
         connection: A live one that nobody else uses now.
-        deadline: A `time.monotonic()`, for the rest of a message that has begun to come.
 
     Raises:
         As `Line`, if the connection is lost.
@@ -80,6 +82,7 @@ def mark_of(connection: Connection, deadline: float) -> Mark | None:
     line = guard.line if isinstance(guard, GuardedSocket) else None
     if not isinstance(line, SocketLine) or not line.can_track or not line.tracks:
         return None
-    line.begin(deadline, None, MESSAGE_BYTES)
-    line.check_quiet()
+    if not line.is_quiet():
+        line.begin(time.monotonic() + MESSAGE_S, None, MESSAGE_BYTES)
+        line.check_quiet()
     return line.serial, line.pushes

@@ -36,6 +36,13 @@ def register_type(
     decoders[name] = from_tree
 
 
+def aligned_empty(size: int) -> Buffer:
+    """Memory of this process, shape ``(size,)``, dtype uint8, at a multiple of 64 bytes."""
+    whole: Buffer = np.empty(size + ALIGNMENT, np.uint8)
+    start = -whole.ctypes.data % ALIGNMENT
+    return whole[start : start + size]
+
+
 def aligned(position: int) -> int:
     """The next multiple of 64."""
     return -(-position // ALIGNMENT) * ALIGNMENT

@@ -35,14 +35,16 @@ def newest(of: Group, port: int) -> str:
     return str(entries[0][0]) if entries else ""
 
 
-@pytest.mark.parametrize("how", ["resp2", "resp3", "tls", "frozen"])
+@pytest.mark.parametrize("how", ["resp2", "tracked", "tls", "frozen"])
 def test_the_primary_is_lost_under_load(tmp_path: Path, how: str) -> None:
     """After SIGKILL publishing resumes 2 s after the failover, nothing goes back: C10, C76, C77.
 
     One that hangs, as behind a partition, costs the timeout of the attempt under way as well: C72.
+    Readers that rely on the server's word are as quick.
     """
     with group(tmp_path, tls=how == "tls") as ours:
-        traffic = Traffic(ours.url(protocol=3 if how == "resp3" else 2), "n")
+        tracked = how == "tracked"
+        traffic = Traffic(ours.url(protocol=3 if tracked else 2), "n", tracking=tracked)
         promised = PROMISED_S
         try:
             until(lambda: len(traffic.stored) > 20, "twenty versions")
@@ -70,10 +72,11 @@ def test_the_primary_is_lost_under_load(tmp_path: Path, how: str) -> None:
         assert newest(ours, ours.primary()) == str(last)
 
 
-def test_a_failover_by_hand_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_failover_by_hand_under_load(tmp_path: Path, tracked: bool) -> None:
     """A primary that is demoted while all goes on is left for the new one: C76."""
     with group(tmp_path) as ours:
-        traffic = Traffic(ours.url(), "n")
+        traffic = Traffic(ours.url(protocol=3 if tracked else 2), "n", tracking=tracked)
         try:
             until(lambda: len(traffic.stored) > 20, "twenty versions")
             old = ours.primary()

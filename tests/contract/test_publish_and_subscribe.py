@@ -53,6 +53,24 @@ def test_round_trip(backend: Backend, keys: Keys) -> None:
     publisher.close()
 
 
+def test_readers_that_need_not_ask(backend: Backend, keys: Keys) -> None:
+    """Where reads can be tracked and where not, such a reader gets each version: C2, C110."""
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=3600.0)
+    # A clock that stands still: the reader looks at the top once, and then never by itself.
+    subscriber = StateSubscriber(
+        backend.open(), keys.namespace, tracking=True, poll_timeout_s=WAIT, clock=lambda: 1000.0
+    )
+    for number in range(1, 9):
+        version = publisher.publish(state(number)).wait(WAIT)
+        until(lambda: subscriber.refresh(lambda s: None) is not None, "the next version")
+        assert subscriber.held == version
+        for _ in range(number % 4):
+            assert subscriber.refresh(lambda s: None) is None
+    can_track = backend.name in ("valkey-tcp-resp3", "valkey-unix-resp3", "debian-redis-tls-resp3")
+    assert (subscriber.store.mark() is not None) == can_track
+    publisher.close()
+
+
 def test_readers_never_see_a_mixture(backend: Backend, keys: Keys) -> None:
     """Whatever state a looping reader applies is whole and its version's: C9, C10, C16, C27."""
     publisher = StatePublisher(backend.open(), keys.namespace, history=1)

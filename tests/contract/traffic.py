@@ -36,9 +36,12 @@ class Traffic:
         url: The store.
         namespace: Which shared state.
         readers: How many subscribers.
+        tracking: Whether they rely on the server's word that nothing changed.
     """
 
-    def __init__(self, url: str, namespace: str, *, readers: int = 2) -> None:
+    def __init__(
+        self, url: str, namespace: str, *, readers: int = 2, tracking: bool = False
+    ) -> None:
         self.stored: list[tuple[float, Version]] = []
         self.applied: list[list[tuple[Version, int]]] = [[] for _ in range(readers)]
         self.stall_s = 0.0
@@ -48,7 +51,9 @@ class Traffic:
         self.publisher = StatePublisher(
             open_store(url), namespace, connect_timeout_s=WAIT, observers=[self._note]
         )
-        self._subscribers = [StateSubscriber(open_store(url), namespace) for _ in range(readers)]
+        self._subscribers = [
+            StateSubscriber(open_store(url), namespace, tracking=tracking) for _ in range(readers)
+        ]
         work: list[Callable[[], None]] = [self._publish, self._watch_the_machine]
         work += [self._reader(number) for number in range(readers)]
         self._threads = [threading.Thread(target=self._guarded, args=(each,)) for each in work]

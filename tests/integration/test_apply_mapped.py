@@ -112,6 +112,11 @@ def facts(runner: Any) -> list[Any]:
     return [(n, id(t), t.requires_grad, t.stride()) for n, t in tensors(runner).items()]
 
 
+def places(runner: Any) -> list[int]:
+    """Where the tensors' memory is."""
+    return [tensor.data_ptr() for tensor in tensors(runner).values()]
+
+
 def is_mapped(runner: Any, directory: Path) -> bool:
     """Whether every tensor lies in a file of the directory; they do so all or not at all."""
     maps = mappings(directory)
@@ -160,24 +165,32 @@ def outputs(runner: Any) -> list[torch.Tensor]:
 def test_a_runner_that_points_is_like_one_that_copies(
     kind: str, make: Make, tmp_path: Path
 ) -> None:
-    """Whole states, counters included, and outputs are the same bit for bit, version by version."""
-    pointing, copying = make(kind), make(kind)
-    before = facts(pointing)
-    own = [tensor.data_ptr() for tensor in tensors(copying).values()]
-    copying.set_state(pointing.get_state())
+    """Whole states, counters included, and outputs are the same bit for bit, version by version.
+
+    Of what is not mapped, small weights are given memory of their own, and copied into the module's
+    where an EnvRunner has a `set_state` of its own.
+    """
+    pointing, given, copying = make(kind), make(kind), make(kind)
+    before = {runner: facts(runner) for runner in (pointing, given)}
+    own = {runner: places(runner) for runner in (given, copying)}
+    for runner in (given, copying):
+        runner.set_state(pointing.get_state())
     for number in (1, 2, 3):
         parts = components(copying, number)
         apply(pointing, snapshot_of(parts, number, directory=tmp_path))
-        apply(copying, snapshot_of(parts, number))
+        apply(given, snapshot_of(parts, number))
+        apply_snapshot(copying, lambda state: copying.set_state(state), snapshot_of(parts, number))
         assert is_mapped(pointing, tmp_path)
-        assert [tensor.data_ptr() for tensor in tensors(copying).values()] == own
-        assert facts(pointing) == before
-        assert_same(pointing.get_state(), copying.get_state())
-        assert pointing._weights_seq_no == copying._weights_seq_no == 10 * number
-        assert pointing.num_env_steps_sampled_lifetime == 1000 * number
-        for mine, theirs in zip(outputs(pointing), outputs(copying), strict=True):
-            assert torch.equal(mine, theirs)
-        for runner in (pointing, copying):
+        assert places(copying) == own[copying]
+        assert not set(places(given)) & set(own[given])
+        for runner in (pointing, given):
+            assert facts(runner) == before[runner]
+            assert_same(runner.get_state(), copying.get_state())
+            assert runner._weights_seq_no == copying._weights_seq_no == 10 * number
+            assert runner.num_env_steps_sampled_lifetime == 1000 * number
+            for mine, theirs in zip(outputs(runner), outputs(copying), strict=True):
+                assert torch.equal(mine, theirs)
+        for runner in (pointing, given, copying):
             runner.sample(num_timesteps=20, explore=False)
         assert is_mapped(pointing, tmp_path)
 

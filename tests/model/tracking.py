@@ -54,7 +54,9 @@ class Wire:
             raise ConnectionError("broken pipe")
         self._commands.feed(b"".join(chunks))
         while command := self._commands.gets():
-            self.sent += self.server.do(self, [part.upper() for part in command[:2]], command)
+            # A message about what the command itself changes comes before the reply.
+            reply = self.server.do(self, [part.upper() for part in command[:2]], command)
+            self.sent += reply
 
     def receive(self, view: memoryview) -> int:
         """Takes what arrived, or waits for the next few bytes."""

@@ -33,7 +33,7 @@ class NodeStore(MemoryStore):
         digests: Sequence[str],
         *,
         into: Sequence[memoryview] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
         **kwargs: Any,
     ) -> list[bytes | memoryview | None]:
         """As the store's."""
@@ -44,7 +44,7 @@ class NodeStore(MemoryStore):
             if self.places and into and answer is not None and len(answer) == len(into[place]):
                 into[place][:] = answer
                 answer = into[place]
-            if progress is not None:
-                progress()
+            if arrived is not None:
+                arrived(answer)
             found.append(answer)
         return found

@@ -144,6 +144,26 @@ def much_too_long(connection: socket.socket) -> None:
     connection.recv(65536)
 
 
+@pytest.mark.parametrize("fault", [halfway, too_long, much_too_long])
+def test_a_connection_that_is_given_up_is_closed(fault: Handler, way: str) -> None:
+    """The server learns of it at once, also if the error is kept."""
+    ended = threading.Event()
+
+    def handler(connection: socket.socket) -> None:
+        try:
+            fault(connection)
+        finally:
+            ended.set()
+
+    with peer(handler) as url:
+        store = open_store(url, stall_timeout_s=0.1)
+        with pytest.raises(errors.StoreError) as caught:
+            store.get_blobs(KEYS, ["a", "b"], timeout=WAIT, limit=2 * len(LARGE))
+        assert ended.wait(WAIT)
+        assert caught.value
+        store.close()
+
+
 @pytest.mark.parametrize("fault", [halfway, hanging_up, too_long, much_too_long])
 def test_an_error_in_the_middle_of_a_large_value(fault: Handler, way: str) -> None:
     """The connection is given up; the next call has a new one, and gets the whole value."""
@@ -179,7 +199,7 @@ class Stop(BaseException):
 def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
     """After Ctrl-C in the middle of a reply, its rest is nobody's answer."""
     connections: list[int] = []
-    begun = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def handler(connection: socket.socket) -> None:
         connections.append(1)
@@ -188,7 +208,10 @@ def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
         connection.recv(65536)
         connection.sendall(b"$%d\r\n%b" % (len(LARGE), LARGE[:300_000]))
         begun.set()
-        connection.recv(65536)
+        try:
+            connection.recv(65536)
+        finally:
+            ended.set()
 
     def stop(*_: Any) -> None:
         if begun.is_set() and len(connections) == 1:
@@ -197,17 +220,19 @@ def test_interrupted_in_the_middle_of_a_large_value(way: str) -> None:
 
     with peer(handler) as url:
         store = open_store(url, stall_timeout_s=WAIT)
-        with signals(stop, 0.01), pytest.raises(Stop):
+        with signals(stop, 0.01), pytest.raises(Stop) as caught:
             store.get_blobs(KEYS, ["a"], timeout=WAIT)
+        assert ended.wait(WAIT)
+        assert caught.value is not None
         assert connection_of(store) is None
         assert store.time_ms(timeout=WAIT) == 7000
         store.close()
 
 
-def test_progress(way: str) -> None:
-    """Whoever wants to know is told of each reply as it comes, of errors and nulls as well."""
+def test_each_reply_is_told_of_as_it_comes(way: str) -> None:
+    """Whoever wants to know is told of each reply at once, of errors and nulls as well."""
     go_on = threading.Semaphore(0)
-    told: list[float] = []
+    replies: list[Any] = []
 
     def handler(connection: socket.socket) -> None:
         connection.recv(65536)
@@ -215,16 +240,17 @@ def test_progress(way: str) -> None:
             connection.sendall(reply)
             assert go_on.acquire(timeout=WAIT)
 
-    def progress() -> None:
-        told.append(time.monotonic())
+    def told(reply: Any) -> None:
+        replies.append(reply)
         go_on.release()
 
     with peer(handler) as url:
         store = open_store(url, stall_timeout_s=WAIT)
         with pytest.raises(errors.StoreError, match="refused: x"):
-            store.get_blobs(KEYS, ["a", "b", "c"], timeout=WAIT, progress=progress)
+            store.get_blobs(KEYS, ["a", "b", "c"], timeout=WAIT, arrived=told)
         store.close()
-    assert len(told) == 3
+    assert replies[:2] == [b"a", None]
+    assert len(replies) == 3
 
 
 @pytest.mark.parametrize("room", [0, len(LARGE) - 1, len(LARGE) + 1])

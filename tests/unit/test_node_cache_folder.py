@@ -135,11 +135,11 @@ def test_the_last_one_goes_as_one_comes(
             own.rmdir()
 
     @contextmanager
-    def late(folder: int) -> Iterator[None]:
+    def late(folder: int, *patience: float) -> Iterator[None]:
         if "locked" not in moments:
             moments.append("locked")
             own.rmdir()
-        with locked(folder):
+        with locked(folder, *patience):
             yield
 
     make = os.mkdir

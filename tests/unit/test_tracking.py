@@ -12,7 +12,8 @@ from typing import Any
 import fakeredis
 import pytest
 
-from redis_state_sync import errors, line, open_store
+from redis_state_sync import line, open_store
+from redis_state_sync.events import Failed
 from redis_state_sync.keys import Keys
 from redis_state_sync.redis_store import RedisStore
 from redis_state_sync.store import Store
@@ -140,7 +141,7 @@ def test_a_server_that_does_not_let_us(refused: str, caplog: pytest.LogCaptureFi
             assert ask(store) == []
             assert store.mark() is None
             assert reader.subscriber.refresh(lambda snapshot: None) is None
-        assert reader.seen(errors.RedisStateSyncError) == []
+        assert reader.seen(Failed) == []
     once = ["TRACKING"] if refused == "TRACKING" else ["TRACKING", "CACHING"]
     assert server.commands == ["HELLO", *once, *["XREVRANGE"] * 6]
     assert caplog.records == []
@@ -225,7 +226,7 @@ class Stop(BaseException):
 
 def test_interrupted_in_the_middle_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of a message whose beginning was read is not taken for a reply."""
-    monkeypatch.setattr("redis_state_sync.exchange.MESSAGE_S", WAIT)
+    monkeypatch.setattr("redis_state_sync.tracking.MESSAGE_S", WAIT)
 
     def stop(*_: Any) -> None:
         raise Stop
@@ -233,7 +234,7 @@ def test_interrupted_in_the_middle_of_a_message(monkeypatch: pytest.MonkeyPatch)
     server = Tracking()
     with server.store() as store:
         ask(store)
-        server.say(PUSH[:-8])
+        server.say(PUSH[:-9])  # Up to the end of a line.
         with pytest.raises(Stop), signals(stop, 0.05):
             store.mark()
         assert store.mark() is None

@@ -140,7 +140,7 @@ def _is_plain(own: Tensor) -> bool:
         and own.layout is torch.strided
         and own.is_leaf
         and not own.is_inference()
-        and not own.is_shared()  # type: ignore[no-untyped-call] # with other processes
+        and not own.untyped_storage().is_shared()  # with other processes
         and _ONE_USE is not None
         and _uses(own) == _ONE_USE
     )

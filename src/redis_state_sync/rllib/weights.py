@@ -27,7 +27,8 @@ logger = logging.getLogger("redis_state_sync")
 _STOCK_SET_STATES = (SingleAgentEnvRunner.set_state, MultiAgentEnvRunner.set_state)
 
 
-# Copying less costs less than what RLlib does to load an array that is read-only.
+# Memory of its own for each version costs less than what RLlib does to load one, up to where
+# writing to fresh pages costs more than to those that a module has.
 _VIEW_FROM_BYTES = 1 << 20
 
 
@@ -87,7 +88,8 @@ def fit_weights(
         large = snapshot.manifest.components[name].size >= _VIEW_FROM_BYTES
         # Code of a user's own may keep what it gets, or write to it.
         state = snapshot.view(name) if only_loads and large else snapshot[name]
-        if only_loads and isinstance(state, dict) and snapshot.is_private(name):
+        own = snapshot.is_private(name) or not large
+        if only_loads and isinstance(state, dict) and own:
             moves = plan(module, state, shared=shared)
             if moves is not None:
                 weights.moves += moves

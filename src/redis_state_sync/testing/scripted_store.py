@@ -207,7 +207,7 @@ class ScriptedStore:
         timeout: float,
         limit: int = LARGEST_FETCH,
         into: Sequence[memoryview] = (),
-        progress: Callable[[], None] | None = None,
+        arrived: Callable[[Any], None] | None = None,
     ) -> list[bytes | memoryview | None]:
         """As the inner store's, but for what `corrupt` and `lose_blob` were told."""
         blobs = self._call(

@@ -1,0 +1,70 @@
+"""Fan-out: from the publish until the last of many readers on one node has applied it."""
+
+from __future__ import annotations
+
+import contextlib
+
+from benchmarks import arms, machine
+from benchmarks.group import open_group
+from benchmarks.lab import Lab
+from benchmarks.measures import Measure
+from benchmarks.options import Options
+from benchmarks.rounds import Turns, Watch
+from benchmarks.states import MB, label
+
+LAST_APPLIED = "publish until the last reader has applied"
+LAST_USED = "publish until the last reader has read it once"
+# How often a reader has the state at most: fetched, decoded and applied. Ray maps what it fetches.
+_COPIES = {arms.RAY: 1, arms.UNIX: 3, arms.NODE: 2}
+# Of one reader, besides states. Ours are forked, and share torch.
+_RAY_READER_BYTES, _READER_BYTES = 300 * MB, 40 * MB
+# Learners, servers and what is on its way between them.
+_OTHER_COPIES = 12
+
+
+def case_of(nbytes: int, count: int) -> str:
+    """What a case is called."""
+    return f"{label(nbytes)}, {count} readers"
+
+
+def run(lab: Lab, options: Options, watch: Watch) -> list[Measure]:
+    """All cases of the section that fit into memory."""
+    measures = []
+    for nbytes in options.fanned_out:
+        for count in options.readers:
+            if needed_bytes(nbytes, count) > machine.available_bytes():
+                lab.notes.append(
+                    f"{case_of(nbytes, count)}: left out; all arms together would need "
+                    f"{needed_bytes(nbytes, count) / 1e9:.0f} GB of memory"
+                )
+                continue
+            measures += _case(lab, nbytes, count, options, watch)
+            lab.empty()
+    return measures
+
+
+def needed_bytes(nbytes: int, count: int) -> int:
+    """Of all arms at once, ample."""
+    total = _OTHER_COPIES * nbytes
+    for arm, copies in _COPIES.items():
+        if arms.offered(arm):
+            base = _RAY_READER_BYTES if arm == arms.RAY else _READER_BYTES
+            total += count * (copies * nbytes + base)
+    return total
+
+
+def _case(lab: Lab, nbytes: int, count: int, options: Options, watch: Watch) -> list[Measure]:
+    case = case_of(nbytes, count)
+    applied, used = Measure(LAST_APPLIED, case, "ms"), Measure(LAST_USED, case, "ms")
+    names = [arm for arm in _COPIES if arms.offered(arm)]
+    watch(f"fan-out, {case}: starting readers", 0, 1)
+    with contextlib.ExitStack() as stack:
+        groups = {arm: stack.enter_context(open_group(lab, arm, nbytes, count)) for arm in names}
+
+        def turn(arm: str) -> None:
+            seconds = groups[arm].fan_out()
+            applied.add(arm, 1e3 * seconds[0])
+            used.add(arm, 1e3 * seconds[1])
+
+        Turns(names, options.rounds).run(turn, watch, f"fan-out, {case}", [applied, used])
+    return [applied, used]
