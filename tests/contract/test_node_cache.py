@@ -356,6 +356,7 @@ def test_what_is_kept(node: Node) -> None:
     for number in range(2, 22):
         learner.ask("publish", number)
         assert reader.ask("refresh")["number"] == number
+        assert reader.ask("kept") == [1]
     learner.ask("publish", 22)
     assert reader.ask("keep") == 2
     learner.ask("publish", 1)  # An older state again.
@@ -418,7 +419,8 @@ def test_a_forged_manifest_poisons_nobody(node: Node) -> None:
         digests = signed.digests()
         evil = {digest: b"\xff" * size for digest, size in digests.items()}
         forger.put_blobs(keys, evil, ttl_s=60, timeout=WAIT)
-        forged = Manifest(Writer("forger", "h", 1), 0, signed.components, algorithm=XXH3)
+        large = {name: c for name, c in signed.components.items() if c.size >= LARGE}
+        forged = Manifest(Writer("forger", "h", 1), 0, large, algorithm=XXH3)
         beyond = Version(version.generation, version.number + 1)
         forger.append(keys, beyond, forged.encode(), ttl_s=60, timeout=WAIT)
         events: list[Any] = []
