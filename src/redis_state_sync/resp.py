@@ -50,7 +50,7 @@ def pack(*arguments: Any) -> list[Any]:
     return chunks
 
 
-pack_again = lru_cache(maxsize=64)(pack)
+pack_again = lru_cache(maxsize=16)(pack)
 """The same, for commands of short texts and numbers that are sent again and again."""
 
 
