@@ -10,7 +10,7 @@ from benchmarks import costs, fanout, fetch, plots, poll, publish, scale, scalin
 from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("docs/benchmarks.md", "docs/scaling.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/scaling.md")
 _MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.S)
 
 
@@ -24,6 +24,8 @@ def _plot(name: str) -> Callable[[Results], str]:
 
 # What stands between `<!-- bench:NAME -->` and `<!-- /bench -->`.
 BLOCKS: Mapping[str, Callable[[Results], str]] = {
+    "summary": targets.summary,
+    "plot-readme": lambda results: plots.link(results, "bench-node.png", "docs/images"),
     "facts": tables.facts,
     "targets": targets.table,
     "plot-poll": _plot("poll"),

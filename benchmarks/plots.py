@@ -42,11 +42,11 @@ _COLOURS = {
 }
 
 
-def link(results: Results, name: str) -> str:
+def link(results: Results, name: str, folder: str = "images") -> str:
     """Markdown that shows one plot, if something of it was measured."""
     if not any(results.measures(metric) for _, metric in PLOTS[name]):
         return "_Not measured._"
-    return f"![{'; '.join(title for title, _ in PLOTS[name])}](images/{name})"
+    return f"![{'; '.join(title for title, _ in PLOTS[name])}]({folder}/{name})"
 
 
 def save_all(results: Results, folder: Path) -> list[Path]:

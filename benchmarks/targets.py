@@ -105,6 +105,19 @@ def table(results: Results, targets: Sequence[Target] = TARGETS) -> str:
     return "\n".join(lines)
 
 
+def summary(results: Results, targets: Sequence[Target] = TARGETS) -> str:
+    """Markdown: the same in short, for the README."""
+    lines = ["| beside Ray's own state server, on one node | |", "|---|---|"]
+    for target in targets:
+        for case in target.cases:
+            ratio = _ratio(results, target, case)
+            if ratio is not None and not target.is_share:
+                better = "less" if target.metric in (costs.MEMORY, publish.HELD) else "faster"
+                verdict = f"**{target.show(ratio.median)}** {better}"
+                lines.append(f"| {target.what}, {case} ({arms.TITLES[target.arm]}) | {verdict} |")
+    return "\n".join(lines) if len(lines) > 2 else "_Not measured._"
+
+
 def _verdict(target: Target, ratio: float) -> str:
     if ratio >= target.moonshot:
         return "**moonshot**"
