@@ -143,15 +143,13 @@ class PlainStream(_Limits):
     def _wait(self, events: select.poll) -> None:
         """Until something can be sent or received at once."""
         # A call must not wait for its first byte by the limit that the kernel keeps: Python repeats
-        # it after each signal, with all of its time. And Unix sockets give that to each piece.
+        # it after each signal, with all of its time.
         if not events.poll(self._patience() * 1000):
             raise TimeoutError("nothing came or went in time")
 
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
-        left = list(chunks)
-        if sum(map(len, left)) <= _SHORT:
-            left = [b"".join(left)]
+        left = _joined_if_short(chunks)
         self._patience()
         while left:
             sent = self._send_some(left[:_MOST_BUFFERS])
@@ -218,7 +216,7 @@ class TlsStream(_Limits):
 
     def send(self, chunks: Sequence[Any]) -> None:
         """See `ByteStream.send`."""
-        for part in parts(chunks):
+        for part in parts(_joined_if_short(chunks)):
             self._sock.settimeout(self._patience())
             self._sock.sendall(part)
 
@@ -243,6 +241,11 @@ class TlsStream(_Limits):
             return _some(self._sock.recv_into(view))
         except ssl.SSLWantReadError:
             return 0  # Nothing, or something of TLS itself.
+
+
+def _joined_if_short(chunks: Sequence[Any]) -> list[Any]:
+    """A few bytes in one piece: in one call, and in one record of TLS."""
+    return [b"".join(chunks)] if sum(map(len, chunks)) <= _SHORT else list(chunks)
 
 
 def _first(buffers: Sequence[Any], size: int) -> Sequence[Any]:

@@ -140,7 +140,8 @@ class Exchange:
         """What stays the same as long as nothing changed that was read with `tracked`.
 
         A mark that was taken *before* asking, and is still the same later, says that the reply
-        still holds. None: that can not be told. It never waits and never raises.
+        still holds. None: that can not be told. Waits for no more than the rest of a message
+        that has begun to come; never raises.
         """
         if self._pid != os.getpid() or not self._lock.acquire(blocking=False):
             return None

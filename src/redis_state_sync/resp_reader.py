@@ -14,6 +14,7 @@ from redis_state_sync.frames import MAX_ELEMENTS, MAX_LINE_BYTES, ReplyTooLargeE
 
 # Ours are three levels deep.
 MAX_DEPTH = 8
+_MOST_DIGITS = 20  # Of a 64-bit number.
 _BUFFER_BYTES = MAX_LINE_BYTES + 2
 _PUSH = ord(">")
 # How much of a large value comes between two words of progress.
@@ -155,9 +156,9 @@ class RespReader:
         number = line[1:]
         if number == b"-1":
             return None
-        if not number.isdigit():
+        if not number.isdigit() or len(number) > _MOST_DIGITS:
             raise _malformed(line)
-        count = int(number[:20])
+        count = int(number)
         if line[:1] in b"$!=":
             left = self._allowance + self._end - self._start
             if count > left:

@@ -73,7 +73,8 @@ class Store(Protocol):
 
         A mark that was taken *before* asking, and is still equal later, says that the answer still
         holds, as far as this process was told: a change takes its time to arrive, and a dead
-        connection brings none. None: it can not be told. Never waits, never raises.
+        connection brings none. None: it can not be told. Waits for no more than the rest of a
+        message that has begun to come; never raises.
         """
         ...
 
