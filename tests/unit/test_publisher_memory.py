@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def test_threads_publish_at_once(store: ScriptedStore) -> None:
             snapshot = reader.refresh()
             if snapshot is not None:
                 check(snapshot)
+            time.sleep(0.002)  # Else each of many small waits of the others is one for their turn.
         publisher.flush(WAIT)
         snapshot = reader.refresh()
         assert snapshot is None or check(snapshot) % 100 == 59
