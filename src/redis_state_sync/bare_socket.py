@@ -28,8 +28,9 @@ _SHORTEST_S = 0.001
 # system call, and nearly every exchange has nearly the same time.
 _CLOSE_ENOUGH = 0.5
 _MOST_BUFFERS = 1024  # IOV_MAX
-_MOST_BYTES = 1 << 30
-_UNIX_PIECES = 32
+# Of a Unix socket: at least so many bytes go at once, and no more pieces of them in one call.
+_PIECE_BYTES = 32 << 10
+_MOST_PIECES = 256
 # There is room for so little, as a rule: nobody waits for it.
 _SHORT = 4 << 10
 
@@ -100,21 +101,18 @@ class _KernelLimit:
 
     Args:
         option: Which of the socket's limits.
-        waits: How often a call may wait so long.
     """
 
-    def __init__(self, option: int, waits: int) -> None:
+    def __init__(self, option: int) -> None:
         self._option = option
-        self._waits = waits
         self._seconds = 0.0
 
     def at_most(self, sock: socket.socket, seconds: float) -> None:
         """Sets it, if it is not near enough."""
-        each = seconds / self._waits
-        if _CLOSE_ENOUGH * each < self._seconds <= each:
+        if _CLOSE_ENOUGH * seconds < self._seconds <= seconds:
             return
         # Well within both bounds, so that the next exchange need not set it again.
-        self._seconds = max(_SHORTEST_S, (1 + _CLOSE_ENOUGH) / 2 * each)
+        self._seconds = max(_SHORTEST_S, (1 + _CLOSE_ENOUGH) / 2 * seconds)
         whole = int(self._seconds)
         packed = struct.pack("@ll", whole, int((self._seconds - whole) * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, self._option, packed)
@@ -130,12 +128,9 @@ class PlainStream(_Limits):
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(None)
         self._sock = sock
-        # The kernel gives a Unix socket's limit to each piece of at least 32 KiB that it sends, and
-        # a TCP socket's to all of them.
-        unix = sock.family == socket.AF_UNIX
-        self._at_once = _UNIX_PIECES << 15 if unix else _MOST_BYTES
-        self._to_send = _KernelLimit(socket.SO_SNDTIMEO, _UNIX_PIECES if unix else 1)
-        self._to_receive = _KernelLimit(socket.SO_RCVTIMEO, 1)
+        self._unix = sock.family == socket.AF_UNIX
+        self._to_send = _KernelLimit(socket.SO_SNDTIMEO)
+        self._to_receive = _KernelLimit(socket.SO_RCVTIMEO)
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(sock, select.POLLIN)
         self._writable.register(sock, select.POLLOUT)
@@ -170,9 +165,15 @@ class PlainStream(_Limits):
         self._wait(self._writable)
         # In one call, which gives the interpreter back once: beside a thread that is busy with
         # Python, each of many would wait for its turn.
-        self._limit_waiting(self._to_send)
+        patience = self._patience()
+        if self._unix:
+            # The kernel gives the limit to each piece that it sends, not to all of them.
+            pieces = max(1, min(_MOST_PIECES, int(patience / _SHORTEST_S / 2)))
+            patience /= pieces
+            buffers = _first(buffers, pieces * _PIECE_BYTES)
+        self._to_send.at_most(self._sock, patience)
         try:
-            return self._sock.sendmsg(_first(buffers, self._at_once))
+            return self._sock.sendmsg(buffers)
         except BlockingIOError:
             return 0  # The next wait knows whether there is time left.
 
@@ -185,13 +186,9 @@ class PlainStream(_Limits):
         """See `ByteStream.fill`."""
         while len(view):
             self._wait(self._readable)
-            self._limit_waiting(self._to_receive)
+            self._to_receive.at_most(self._sock, self._patience())
             # As a byte is there, a signal ends it with what came until then.
             view = view[_some(self._sock.recv_into(view, 0, socket.MSG_WAITALL)) :]
-
-    def _limit_waiting(self, limit: _KernelLimit) -> None:
-        """Bounds the next call that waits until all came or went."""
-        limit.at_most(self._sock, self._patience())
 
     def is_quiet(self) -> bool:
         """See `ByteStream.is_quiet`."""
