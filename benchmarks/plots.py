@@ -97,6 +97,8 @@ def _bars(axes: Axes, measures: Sequence[Measure]) -> None:
         )
     axes.set_yscale("log")
     axes.set_ylabel(measures[0].unit)
-    axes.set_xticks(range(len(measures)), [m.case for m in measures], fontsize=8)
+    axes.set_xticks(
+        range(len(measures)), [m.case.replace(", ", ",\n") for m in measures], fontsize=8
+    )
     axes.grid(axis="y", alpha=0.3)
     axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.09))
