@@ -58,7 +58,7 @@ test: lint types ## lint, types and all tests (about 20 minutes on 2 cores)
 SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py test_cluster.py \
 	test_cluster_changes.py
 .PHONY: test-fast
-test-fast: $(STAMP) ## unit tests and the contract of every store (under a minute)
+test-fast: $(STAMP) ## unit tests and the contract of every store (three minutes)
 	$(BIN)/python -m pytest tests/unit tests/contract $(SLOW:%=--ignore=tests/contract/%) $(ARGS)
 
 .PHONY: model
