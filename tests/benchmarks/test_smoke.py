@@ -46,7 +46,7 @@ def test_an_unchanged_poll_is_faster_than_rays(lab: Lab) -> None:
     assert p50.ratio(arms.TCP, arms.RAY).median >= 3, p50
     assert p50.ratio(arms.UNIX, arms.RAY).median >= 3, p50
     # What costs a round trip to a bare socket can not be less than one.
-    assert p50.ratio(arms.TRACKING, arms.RAY).median >= 3, p50
+    assert p50.ratio(arms.TRACKING, arms.RAY).median >= 30, p50
     capacity = one(measures, poll.CAPACITY)
     assert capacity.ratio(arms.TCP, arms.RAY).median >= 3, capacity
 
