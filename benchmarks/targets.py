@@ -134,6 +134,8 @@ def summary(results: Results, targets: Sequence[Target] = TARGETS) -> str:
             ratio = _ratio(results, target, case)
             if ratio is not None and not target.is_share:
                 better = "less" if target.metric in (costs.MEMORY, publish.HELD) else "faster"
+                if ratio.median < 1:
+                    better = "(Ray's is better)"
                 verdict = f"**{target.show(ratio.median)}** {better}"
                 lines.append(f"| {target.what}, {case} ({arms.TITLES[target.arm]}) | {verdict} |")
     return "\n".join(lines) if len(lines) > 2 else "_Not measured._"
