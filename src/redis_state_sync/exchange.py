@@ -17,6 +17,7 @@ from redis_state_sync.frames import ReplyTooLargeError
 from redis_state_sync.line import line_over
 from redis_state_sync.redis_errors import shown, translated
 from redis_state_sync.resp import Request, pack, pack_again
+from redis_state_sync.resp_reader import MalformedReplyError
 from redis_state_sync.tracking import Mark, ask, ask_tracked, mark_of
 
 Command = tuple[Any, ...]
@@ -141,7 +142,7 @@ class Exchange:
 
         A mark that was taken *before* asking, and is still the same later, says that the reply
         still holds. None: that can not be told. Waits for no more than the rest of a message
-        that has begun to come; never raises.
+        that has begun to come. What is wrong with the connection, the next call says.
         """
         if self._pid != os.getpid() or not self._lock.acquire(blocking=False):
             return None
@@ -151,10 +152,11 @@ class Exchange:
                 return None
             try:
                 return mark_of(connection)
-            except BaseException as error:
+            except (OSError, redis.RedisError, ReplyTooLargeError, MalformedReplyError):
+                connection.disconnect()
+                return None  # The next call finds out why.
+            except BaseException:
                 connection.disconnect()  # Perhaps in the middle of a message.
-                if isinstance(error, Exception):
-                    return None  # The next call finds out why.
                 raise
         finally:
             self._lock.release()
