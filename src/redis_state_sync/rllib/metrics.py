@@ -6,8 +6,11 @@ from typing import Any
 
 from redis_state_sync.events import Applied, Event, Failed, Fetched, Polled
 from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.rllib.staleness import UpdateLag, summary
 
 REDIS_STATE = "redis_state"
+# One tuple for each update, which a result has a summary of instead.
+UPDATE_LAGS = "update_lags"
 
 
 class EnvRunnerMetrics:
@@ -75,3 +78,23 @@ def learner_results(publisher: StatePublisher, pushes: int) -> dict[str, Any]:
         "namespace": publisher.keys.namespace,
         "store_is_up": publisher.healthy,
     }
+
+
+def summarise_lags(learners: Any) -> None:
+    """Makes ``result["learners"][module_id]["redis_state"]`` of what the Learners logged.
+
+    It is `summary` of the updates whose results the driver got since the last result, and absent
+    if there are none.
+
+    Args:
+        learners: ``result["learners"]``, changed in place.
+    """
+    if not isinstance(learners, dict):
+        return
+    for results in learners.values():
+        if isinstance(results, dict) and UPDATE_LAGS in results.get(REDIS_STATE, ()):
+            lags = results.pop(REDIS_STATE)[UPDATE_LAGS]
+            # Ray takes a list of one item for that item.
+            lags = [lags] if isinstance(lags, tuple) else lags
+            if isinstance(lags, list) and lags:
+                results[REDIS_STATE] = summary(map(UpdateLag.from_flat, lags))
