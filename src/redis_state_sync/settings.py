@@ -158,7 +158,8 @@ class Settings:
             )
         if type(self.refresh_every_steps) is not int or self.refresh_every_steps < 1:
             raise SettingsError(
-                f"refresh_every_steps must be an int of at least 1, got {self.refresh_every_steps!r}"
+                "refresh_every_steps must be an int of at least 1, "
+                f"got {self.refresh_every_steps!r}"
             )
         if self.refresh_every_s is not None:
             check_seconds("refresh_every_s", self.refresh_every_s)
