@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state_sync.events import Applied, Event, Failed, Fetched, Polled
+from redis_state_sync.events import Applied, Event, Failed, Fetched, Polled, Stale
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rllib.staleness import UpdateLag, summary
 
@@ -18,8 +18,9 @@ class EnvRunnerMetrics:
 
     The numbers appear in ``result["env_runners"]["redis_state"]``: `poll_timer`, `fetch_timer`,
     `apply_timer` (seconds, mean), `num_polls`, `num_fetches`, `num_bytes_fetched`,
-    `num_versions_skipped` (all `_lifetime`), `num_failures_lifetime` by category, and the version
-    applied: `generation`, `version_number_min` and `_max` over the EnvRunners.
+    `num_versions_skipped` (all `_lifetime`), `num_failures_lifetime` by category, the version
+    applied: `generation`, `version_number_min` and `_max` over the EnvRunners, and where limits of
+    staleness were exceeded `num_stale_lifetime` and `stale_wait_seconds_lifetime`.
     """
 
     def __init__(self, logger: Any) -> None:
@@ -43,11 +44,14 @@ class EnvRunnerMetrics:
                 self._last("version_number_max", version.number, "max")
             case Failed(category=category):
                 self._count("num_failures_lifetime", 1, category)
+            case Stale(waited=seconds):
+                self._count("num_stale_lifetime", 1)
+                self._count("stale_wait_seconds_lifetime", seconds)
 
     def _mean(self, name: str, value: float) -> None:
         self._logger.log_value((REDIS_STATE, name), value)
 
-    def _count(self, name: str, value: int, *more: str) -> None:
+    def _count(self, name: str, value: float, *more: str) -> None:
         self._logger.log_value((REDIS_STATE, name, *more), value, reduce="lifetime_sum")
 
     def _last(self, name: str, value: int, reduce: str) -> None:
