@@ -109,7 +109,7 @@ class Freshness:
 
 
 def _behind(held: Version | None, announced: Version | None) -> int:
-    """How many versions lie between; 0 where they can not be counted."""
+    """How many versions newer the latter is; 0 where that can not be counted."""
     if held is None or announced is None or held.generation != announced.generation:
         return 0
-    return max(0, announced.number - held.number)
+    return announced.number - held.number

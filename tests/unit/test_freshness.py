@@ -200,6 +200,39 @@ def test_it_waits_until_something_is_applied(store: ScriptedStore) -> None:
     assert 0.25 < stale.waited <= took
 
 
+@pytest.mark.parametrize("pushed", [False, True])
+def test_a_version_that_does_not_end_the_wait(store: ScriptedStore, pushed: bool) -> None:
+    """A reader that applies a version and is still behind waits on, and returns what came last.
+
+    The wait ends when it has the newest one, applied or pushed to it.
+    """
+    found: list[int] = []
+    reader = StateSubscriber(
+        store, "n", max_staleness_versions=0, on_stale="wait", stale_wait_s=WAIT
+    )
+
+    def apply(snapshot: Any) -> None:
+        found.append(number_in(snapshot))
+
+    with publishing(store) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        reader.refresh(apply)
+        publisher.publish(state(2)).wait(WAIT)
+        with reader.prefetching():
+            while reader._arrivals.ahead is None:
+                time.sleep(0.01)
+        publisher.publish(state(3)).wait(WAIT)
+        store.fail_next("get_blobs", DOWN, times=100 if pushed else 1)
+        later = threading.Timer(0.3, reader.adopt, [publisher.last_version])
+        if pushed:
+            later.start()
+        snapshot = reader.refresh(apply)
+    reader.close()
+    assert found == ([1, 2] if pushed else [1, 2, 3])
+    assert snapshot is not None
+    assert number_in(snapshot) == found[-1]
+
+
 def test_others_may_use_a_reader_that_waits(store: ScriptedStore) -> None:
     """A wait holds no lock: what another thread applies ends it."""
     reader = StateSubscriber(store, "n", max_staleness_s=0.1, on_stale="wait")
