@@ -82,6 +82,8 @@ class Arrivals:
         """Those of them that the reader is known to have."""
         self.ahead: Snapshot | None = None
         """A newer version than that, fetched and not used yet."""
+        self.announced: Version | None = None
+        """The newest version that polls have shown."""
         self.cooldown = _CALM
         self._first_poll = True
         self._may_note = True
@@ -200,6 +202,7 @@ class Arrivals:
             )
         if choice.version is None or choice.manifest is None:
             return None
+        self.announced = choice.version
         return choice.version, choice.manifest
 
     def fetch(self, version: Version, manifest: Manifest, timeout: float) -> Snapshot:

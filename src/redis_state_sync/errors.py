@@ -150,6 +150,6 @@ class ApplyError(RedisStateSyncError):
 
 
 class StaleStateError(RedisStateSyncError):
-    """No new version arrived for longer than `max_staleness_s` allows."""
+    """What a reader holds is older than `max_staleness_s` or `max_staleness_versions` allow."""
 
     category = "stale"

@@ -63,7 +63,15 @@ class Failed:
     message: str
 
 
-Event = Published | Polled | Fetched | Applied | Failed
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A refresh found a version older than the limits allow, and waited so many seconds."""
+
+    held: Version | None
+    waited: float
+
+
+Event = Published | Polled | Fetched | Applied | Failed | Stale
 
 
 class Observer(Protocol):

@@ -34,6 +34,20 @@ def check_node_cache_bytes(value: Any) -> None:
         raise SettingsError(f"node_cache_bytes must be an int of at least 0 or None, got {value!r}")
 
 
+def check_limits(limits: Any) -> None:
+    """Raises `SettingsError` unless the limits of staleness are such, see `Settings`."""
+    if limits.max_staleness_s is not None:
+        check_seconds("max_staleness_s", limits.max_staleness_s)
+    versions = limits.max_staleness_versions
+    if versions is not None and (type(versions) is not int or versions < 0):
+        raise SettingsError(
+            f"max_staleness_versions must be an int of at least 0 or None, got {versions!r}"
+        )
+    if limits.on_stale not in ("raise", "warn", "wait"):
+        raise SettingsError(f"on_stale must be 'raise', 'warn' or 'wait', got {limits.on_stale!r}")
+    check_seconds("stale_wait_s", limits.stale_wait_s)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How to reach the store and how to behave. Holds no secret, by construction.
@@ -54,8 +68,14 @@ class Settings:
         stall_timeout_s: Seconds without a byte after which a transfer is given up.
         transfer_timeout_s: Most seconds that one fetch or one publish attempt may take.
         connect_timeout_s: Most seconds for connecting, at start and in the background.
-        max_staleness_s: Raise `StaleStateError` in ``sample()`` when no new version was applied
-            for this many seconds. None: never.
+        max_staleness_s: A ``sample()`` that begins when no new version was applied for more than
+            this many seconds is too stale, see `on_stale`. None: never.
+        max_staleness_versions: Likewise if the version held is more than so many behind the newest
+            one of its generation that the EnvRunner's polls have shown: if it could not be fetched
+            or did not fit. None: never.
+        on_stale: ``"raise"``: `StaleStateError`. ``"warn"``: go on, with one warning until it is
+            fresh again. ``"wait"``: poll until there is a version within the limits.
+        stale_wait_s: Most seconds that a ``sample()`` waits, after which it raises.
         max_state_bytes: Most bytes of a version, of 1 to 2**36: more is neither published nor
             fetched, whatever a manifest claims.
         node_cache_bytes: Most bytes of shared memory that the processes of one node take together
@@ -97,6 +117,9 @@ class Settings:
     transfer_timeout_s: float = 60.0
     connect_timeout_s: float = 2.0
     max_staleness_s: float | None = None
+    max_staleness_versions: int | None = None
+    on_stale: Literal["raise", "warn", "wait"] = "raise"
+    stale_wait_s: float = 60.0
     max_state_bytes: int = MAX_STATE_BYTES
     node_cache_bytes: int | None = None
     fallback_to_push: bool = True
@@ -135,8 +158,7 @@ class Settings:
             "publish_timeout_s",
         ):
             check_seconds(name, getattr(self, name))
-        if self.max_staleness_s is not None:
-            check_seconds("max_staleness_s", self.max_staleness_s)
+        check_limits(self)
         if self.ttl_s < 10:
             raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
         for name in ("fallback_to_push", "signed"):

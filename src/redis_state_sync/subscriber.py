@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from redis_state_sync.arrivals import Arrivals
 from redis_state_sync.components import is_weights
 from redis_state_sync.errors import ApplyError, CodecError, SettingsError, StaleStateError
 from redis_state_sync.events import Applied, Observer, checked
 from redis_state_sync.fetcher import Fetcher
+from redis_state_sync.freshness import Freshness, Limits
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.node_cache import open_node_cache
@@ -35,7 +36,7 @@ _Lock = Any  # threading.RLock is no class.
 # What does not travel to another process.
 _PROGRESS = {
     *("_own_lock", "_refreshing", "_reports", "_arrivals"),
-    *("_half_applied", "_prefetcher", "_surprise"),
+    *("_half_applied", "_prefetcher", "_surprise", "_freshness"),
 }
 
 
@@ -59,7 +60,10 @@ class StateSubscriber:
             than waiting a little.
         transfer_timeout_s: Most seconds that one fetch may take.
         ttl_s: Seconds after which the note about this reader expires.
-        max_staleness_s: See `Settings`.
+        max_staleness_s: See `Settings`, where ``sample()`` stands for `refresh`.
+        max_staleness_versions: See `Settings`.
+        on_stale: See `Settings`.
+        stale_wait_s: See `Settings`.
         keyring: Takes signed states only. Default: the environment's, if it has one.
         max_state_bytes: See `Settings`.
         node_cache_bytes: See `Settings`.
@@ -89,6 +93,9 @@ class StateSubscriber:
         transfer_timeout_s: float = 60.0,
         ttl_s: float = 86_400.0,
         max_staleness_s: float | None = None,
+        max_staleness_versions: int | None = None,
+        on_stale: Literal["raise", "warn", "wait"] = "raise",
+        stale_wait_s: float = 60.0,
         keyring: Keyring | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
         node_cache_bytes: int | None = None,
@@ -105,7 +112,6 @@ class StateSubscriber:
             ("transfer_timeout_s", transfer_timeout_s),
             ("stall_timeout_s", stall_timeout_s),
             ("ttl_s", ttl_s),
-            ("max_staleness_s", 1.0 if max_staleness_s is None else max_staleness_s),
         ):
             check_seconds(setting, seconds)
         if writer is not None and not isinstance(writer, str):
@@ -122,7 +128,12 @@ class StateSubscriber:
         self._first_timeout_s = first_timeout_s
         self._transfer_timeout_s = transfer_timeout_s
         self._ttl_s = ttl_s
-        self._max_staleness_s = max_staleness_s
+        self._limits = Limits(
+            max_staleness_s=max_staleness_s,
+            max_staleness_versions=max_staleness_versions,
+            on_stale=on_stale,
+            stale_wait_s=stale_wait_s,
+        )
         self._records = Records(self.keys, keyring or find_keyring())
         self._max_state_bytes = max_state_bytes
         check_node_cache_bytes(node_cache_bytes)
@@ -145,7 +156,7 @@ class StateSubscriber:
         self._half_applied: Snapshot | None = None
         self._prefetcher = Prefetcher(self._look_ahead, self._prefetch_every_s)
         self._surprise: Exception | None = None
-        self._fresh_since = self._clock()
+        self._freshness = Freshness(self._limits, self._reports, self._arrivals.where, self._clock)
 
     def _make_arrivals(self) -> Arrivals:
         poller = Poller(
@@ -223,12 +234,13 @@ class StateSubscriber:
         with self._lock:
             held = self.held
             if held is None or version > held:
-                held, self._fresh_since = version, self._clock()
+                held = version
+                self._freshness.applied()
             self._arrivals.applied(held, {})
             self._arrivals.poller.deal_with(version)
             self._half_applied = None
 
-    def refresh(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
+    def refresh(self, apply: Callable[[Snapshot], None], *, limits: bool = True) -> Snapshot | None:
         """Applies the newest version if it is newer than the held one.
 
         Costs at most `poll_timeout_s` when there is nothing new or the store is slow or gone; a
@@ -240,33 +252,30 @@ class StateSubscriber:
                 reject one; its other exceptions reach the caller. In both cases this version is
                 not tried again, the next one is. While it runs, further calls of `refresh` by the
                 same thread (from within it, or from a signal handler) do nothing.
+            limits: Whether limits of staleness apply.
 
         Returns:
             The snapshot that was applied, or None.
 
         Raises:
-            StaleStateError: If `max_staleness_s` is set and exceeded.
+            StaleStateError: If the state is staler than the limits allow, and `on_stale` is
+                ``"raise"``, or ``"wait"`` and that took too long.
         """
-        with self._lock:
-            if self._refreshing:
-                return None  # Else an inner call's newer version would be overwritten by ours.
-            self._hear()
-            unchanged = self._arrivals.unchanged()
-            if unchanged:
-                self._reports.polled(None, 0.0, acting=False)
-                if self._half_applied is None:
-                    self._check_staleness()
-                    return None
-            self._refreshing = True
-            try:
-                newer = None if unchanged else self._arrivals.newest()
-                snapshot = self._half_applied if newer is None else newer
-                if snapshot is not None and not self._apply(snapshot, apply):
-                    snapshot = None
-            finally:
-                self._refreshing = False
-            self._check_staleness()
-            return snapshot
+        newest: Snapshot | None = None
+        waits_since: float | None = None
+        while True:
+            with self._lock:
+                if self._refreshing:
+                    return None  # Else an inner call's newer version would be overwritten by ours.
+                snapshot = self._refresh(apply)
+                newest = newest if snapshot is None else snapshot
+                if not limits:
+                    return newest
+                pause = self._freshness.pause(self.held, self._arrivals.announced, waits_since)
+                if not pause:
+                    return newest
+                waits_since = self._clock() if waits_since is None else waits_since
+            time.sleep(pause)
 
     def refresh_in_flight(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
         """Applies the weights of the newest version between two steps of whoever acts with them.
@@ -360,7 +369,7 @@ class StateSubscriber:
         """
         deadline = self._clock() + timeout
         while True:
-            self.refresh(apply)
+            self.refresh(apply, limits=False)
             held = self.held
             if held is not None and (version is None or held >= version):
                 return held
@@ -377,6 +386,22 @@ class StateSubscriber:
         self._begin_anew_in_a_child()
         self._prefetcher.close()
         self.store.close()
+
+    def _refresh(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
+        self._hear()
+        unchanged = self._arrivals.unchanged()
+        if unchanged:
+            self._reports.polled(None, 0.0, acting=False)
+            if self._half_applied is None:
+                return None
+        self._refreshing = True
+        try:
+            newer = None if unchanged else self._arrivals.newest()
+            snapshot = self._half_applied if newer is None else newer
+            applied = snapshot is not None and self._apply(snapshot, apply)
+            return snapshot if applied else None
+        finally:
+            self._refreshing = False
 
     def _hear(self) -> None:
         """Catches up with what happened on the prefetching thread, or between steps."""
@@ -425,15 +450,7 @@ class StateSubscriber:
             weights = {name: c for name, c in components.items() if is_weights(name)}
             components = {**arrivals.components, **weights}
         arrivals.applied(snapshot.version, components)
-        self._fresh_since = self._clock()
+        self._freshness.applied()
         self._reports.recovered()
         self._reports.tell(Applied(snapshot.version, self._clock() - started))
         return True
-
-    def _check_staleness(self) -> None:
-        age = self._clock() - self._fresh_since
-        if self._max_staleness_s is not None and age > self._max_staleness_s:
-            raise StaleStateError(
-                f"no new version for {age:.1f} s (max_staleness_s is {self._max_staleness_s:g}): "
-                f"{self._arrivals.where()}, held is {self.held}; is a learner publishing there?"
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +14,7 @@ from redis_state_sync import (
     Keyring,
     Snapshot,
     StalePublisherError,
+    StaleStateError,
     StatePublisher,
     StateSubscriber,
     Version,
@@ -325,6 +327,44 @@ def test_a_bad_blob_heals(backend: Backend, keys: Keys, harm: str) -> None:
     # The request is closed: nothing is sent again and again.
     publisher.flush(WAIT)
     assert vandal.refresh(keys, [], ttl_s=99, timeout=WAIT) == set()
+    publisher.close()
+
+
+def test_versions_that_can_not_be_fetched(backend: Backend, keys: Keys) -> None:
+    """A version whose blob is gone counts as one that a reader is behind, until a whole one comes.
+
+    One that waits does so until then.
+    """
+    publisher = StatePublisher(backend.open(), keys.namespace, heartbeat_s=3600.0)
+    readers = [
+        StateSubscriber(
+            backend.open(),
+            keys.namespace,
+            poll_timeout_s=WAIT,
+            node_cache_bytes=0,
+            max_staleness_versions=0,
+            on_stale=what,  # type: ignore[arg-type]
+            stale_wait_s=WAIT,
+        )
+        for what in ("raise", "wait")
+    ]
+    raises, waits = readers
+    publisher.publish(state(1)).wait(WAIT)
+    for reader in readers:
+        assert reader.refresh(lambda _: None) is not None
+    publisher.publish(state(2)).wait(WAIT)
+    (entry,) = publisher.store.newest(keys, timeout=WAIT)
+    publisher.store.drop(keys, [], list(Manifest.decode(entry.manifest).digests()), timeout=WAIT)
+    with pytest.raises(StaleStateError, match="1 versions behind"):
+        raises.refresh(lambda _: None)
+    later = threading.Timer(0.3, publisher.publish, [state(3)])
+    later.start()
+    snapshot = waits.refresh(lambda _: None)
+    later.join()
+    assert snapshot is not None
+    assert number_in(snapshot) == 3
+    time.sleep(0.2)  # The one that raised leaves the store alone for a moment.
+    assert raises.refresh(lambda _: None) is not None
     publisher.close()
 
 

@@ -91,10 +91,12 @@ def test_settings_table() -> None:
 
 def test_result_keys_are_documented() -> None:
     """Every key of the results is in docs/metrics.md, and the page names no other."""
+    staleness = pytest.importorskip("redis_state_sync.rllib.staleness")
     source = (ROOT / "src/redis_state_sync/rllib/metrics.py").read_text()
     exported = set(re.findall(r'"(\w+)": ', source)) | set(
         re.findall(r'_(?:mean|count|last)\("(\w+)"', source)
     )
+    exported |= staleness.summary([staleness.UpdateLag.from_flat([1.0] * 12)]).keys()
     text = (ROOT / "docs/metrics.md").read_text()
     rows = re.findall(r"^\| (`.*?`) \|", text, re.M)
     documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}

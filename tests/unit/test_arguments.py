@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 import redis
 
-from redis_state_sync import SettingsError, StatePublisher, StateSubscriber
+from redis_state_sync import Settings, SettingsError, StatePublisher, StateSubscriber
 from redis_state_sync.errors import EncodeError
 from redis_state_sync.memory_store import MemoryStore
 from tests.unit.states import WAIT, Reader, publishing
@@ -36,12 +37,29 @@ def test_a_publishers_durations(name: str, bad: Any) -> None:
 @pytest.mark.parametrize("bad", BAD_SECONDS, ids=str)
 @pytest.mark.parametrize(
     "name",
-    ["poll_timeout_s", "first_timeout_s", "transfer_timeout_s", "ttl_s", "max_staleness_s"],
+    [
+        *("poll_timeout_s", "first_timeout_s", "transfer_timeout_s", "ttl_s"),
+        *("max_staleness_s", "stale_wait_s"),
+    ],
 )
 def test_a_subscribers_durations(name: str, bad: Any) -> None:
     """A duration that is no positive finite number is refused by its name."""
     with pytest.raises(SettingsError, match=f"^{name} must be"):
         StateSubscriber(MemoryStore(), "n", **{name: bad})
+
+
+LIMITS = [
+    *(("max_staleness_versions", bad) for bad in (-1, "4", 1.0, True)),
+    *(("on_stale", bad) for bad in ("", "ignore", None, True, [])),
+]
+
+
+@pytest.mark.parametrize(("name", "bad"), LIMITS)
+@pytest.mark.parametrize("make", [Settings, functools.partial(StateSubscriber, MemoryStore(), "n")])
+def test_limits_of_staleness(make: Any, name: str, bad: Any) -> None:
+    """Limits that can not be are refused by their name, in settings and by a reader."""
+    with pytest.raises(SettingsError, match=f"^{name} must be"):
+        make(**{name: bad})
 
 
 @pytest.mark.parametrize("bad", [0, -1, "4", 1.0, True, None], ids=str)

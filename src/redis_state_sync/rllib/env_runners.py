@@ -104,6 +104,9 @@ class RedisEnvRunnerMixin(_EnvRunner):
             tracking=in_background(settings, self.config) and not self.config.in_evaluation,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
+            max_staleness_versions=settings.max_staleness_versions,
+            on_stale=settings.on_stale,
+            stale_wait_s=settings.stale_wait_s,
             prefetch_every_s=settings.refresh_every_s if settings.in_flight else None,
             keyring=find_keyring(required=settings.signed),
             observers=(EnvRunnerMetrics(self.metrics),),
@@ -119,9 +122,9 @@ class RedisEnvRunnerMixin(_EnvRunner):
         """Applies the newest version if it is newer, then samples as the EnvRunner does.
 
         Raises:
-            StaleStateError: If `max_staleness_s` is set and exceeded.
+            StaleStateError: If the version held is staler than the settings allow.
         """
-        self.refresh_redis_state()
+        self.refresh_redis_state(limits=True)
         subscriber = self._redis_state_subscriber
         with contextlib.ExitStack() as stack:
             if subscriber is not None and self._redis_state_prefetches:
@@ -153,19 +156,23 @@ class RedisEnvRunnerMixin(_EnvRunner):
         )
         return newer is not None
 
-    def refresh_redis_state(self) -> None:
+    def refresh_redis_state(self, *, limits: bool = False) -> None:
         """Applies the newest version if it is newer than the one this EnvRunner acts with.
 
         `sample()` does it; the learner of a synchronous algorithm asks for it when an iteration
         ends, while its EnvRunners are idle.
 
+        Args:
+            limits: Whether limits of staleness apply, as they do in `sample()`. The local EnvRunner
+                has none: its weights come from the learner beside it.
+
         Raises:
-            StaleStateError: If `max_staleness_s` is set and exceeded.
+            StaleStateError: If the version held is staler than the settings allow.
         """
         if self._redis_state_subscriber is not None:
             super_set_state = super().set_state
             self._redis_state_subscriber.refresh(
-                lambda snapshot: apply_snapshot(self, super_set_state, snapshot)
+                lambda snapshot: apply_snapshot(self, super_set_state, snapshot), limits=limits
             )
         elif self._redis_state_local_feed is not None:
             self._redis_state_local_feed()

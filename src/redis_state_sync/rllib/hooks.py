@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from ray.rllib.utils.metrics import LEARNER_RESULTS
+
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.rllib.env_runners import SETTINGS_ATTRIBUTE
 from redis_state_sync.rllib.learner_sync import LearnerSync
-from redis_state_sync.rllib.metrics import REDIS_STATE
+from redis_state_sync.rllib.metrics import REDIS_STATE, summarise_lags
 from redis_state_sync.settings import Settings
 
 logger = logging.getLogger("redis_state_sync")
@@ -28,8 +30,9 @@ def on_algorithm_init(*, algorithm: Any, **_: Any) -> None:
 
 
 def on_train_result(*, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-    """Runs at the end of `Algorithm.train()`: adds ``result["redis_state"]``."""
+    """Runs at the end of `Algorithm.train()`: adds ``redis_state`` to the result."""
     sync = getattr(algorithm, _SYNC_ATTRIBUTE, None)
     if sync is not None:
         sync.iteration_ends()
         result[REDIS_STATE] = sync.results()
+        summarise_lags(result.get(LEARNER_RESULTS))

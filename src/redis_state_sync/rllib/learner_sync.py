@@ -22,6 +22,7 @@ from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rllib.env_runners import PUSHED_VERSION, follows
 from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
+from redis_state_sync.rllib.learner_hooks import account_for_staleness
 from redis_state_sync.rllib.metrics import learner_results
 from redis_state_sync.rllib.newest_state import hand_out_newest_state
 from redis_state_sync.rllib.states import (
@@ -35,6 +36,7 @@ from redis_state_sync.rllib.stores import check_reach, open_rllib_store, start_e
 from redis_state_sync.settings import Settings
 from redis_state_sync.version import Version
 
+logger = logging.getLogger("redis_state_sync")
 # Ray shows what its own loggers say at INFO, and the driver's root logger does not.
 start_logger = logging.getLogger("ray.redis_state_sync")
 
@@ -211,6 +213,9 @@ class LearnerSync:
             hooks.install()
             if not evaluation:
                 self._training_hooks = hooks
+        for result in algorithm.learner_group.foreach_learner(account_for_staleness):
+            if not result.ok:
+                logger.warning("a Learner can not say how stale its batches are: %s", result.get())
         local = algorithm.env_runner
         if local is not None:
             local._redis_state_local_feed = self._feed_local

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis_state_sync.events import Applied, Event, Failed, Fetched, Polled
+from redis_state_sync.events import Applied, Event, Failed, Fetched, Polled, Stale
 from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.rllib.staleness import UpdateLag, summary
 
 REDIS_STATE = "redis_state"
+# One tuple for each update, which a result has a summary of instead.
+UPDATE_LAGS = "update_lags"
 
 
 class EnvRunnerMetrics:
@@ -15,8 +18,9 @@ class EnvRunnerMetrics:
 
     The numbers appear in ``result["env_runners"]["redis_state"]``: `poll_timer`, `fetch_timer`,
     `apply_timer` (seconds, mean), `num_polls`, `num_fetches`, `num_bytes_fetched`,
-    `num_versions_skipped` (all `_lifetime`), `num_failures_lifetime` by category, and the version
-    applied: `generation`, `version_number_min` and `_max` over the EnvRunners.
+    `num_versions_skipped` (all `_lifetime`), `num_failures_lifetime` by category, the version
+    applied: `generation`, `version_number_min` and `_max` over the EnvRunners, and where limits of
+    staleness were exceeded `num_stale_lifetime` and `stale_wait_seconds_lifetime`.
     """
 
     def __init__(self, logger: Any) -> None:
@@ -40,11 +44,14 @@ class EnvRunnerMetrics:
                 self._last("version_number_max", version.number, "max")
             case Failed(category=category):
                 self._count("num_failures_lifetime", 1, category)
+            case Stale(waited=seconds):
+                self._count("num_stale_lifetime", 1)
+                self._count("stale_wait_seconds_lifetime", seconds)
 
     def _mean(self, name: str, value: float) -> None:
         self._logger.log_value((REDIS_STATE, name), value)
 
-    def _count(self, name: str, value: int, *more: str) -> None:
+    def _count(self, name: str, value: float, *more: str) -> None:
         self._logger.log_value((REDIS_STATE, name, *more), value, reduce="lifetime_sum")
 
     def _last(self, name: str, value: int, reduce: str) -> None:
@@ -75,3 +82,23 @@ def learner_results(publisher: StatePublisher, pushes: int) -> dict[str, Any]:
         "namespace": publisher.keys.namespace,
         "store_is_up": publisher.healthy,
     }
+
+
+def summarise_lags(learners: Any) -> None:
+    """Makes ``result["learners"][module_id]["redis_state"]`` of what the Learners logged.
+
+    It is `summary` of the updates whose results the driver got since the last result, and absent
+    if there are none.
+
+    Args:
+        learners: ``result["learners"]``, changed in place.
+    """
+    if not isinstance(learners, dict):
+        return
+    for results in learners.values():
+        if isinstance(results, dict) and UPDATE_LAGS in results.get(REDIS_STATE, ()):
+            lags = results.pop(REDIS_STATE)[UPDATE_LAGS]
+            # Ray takes a list of one item for that item.
+            lags = [lags] if isinstance(lags, tuple) else lags
+            if isinstance(lags, list) and lags:
+                results[REDIS_STATE] = summary(map(UpdateLag.from_flat, lags))
