@@ -371,9 +371,8 @@ class StateSubscriber:
 
     def close(self) -> None:
         """Ends prefetching and closes the connection. The subscriber can be used again."""
-        with self._lock:
-            prefetcher = self._prefetcher
-        prefetcher.close()
+        _ = self._lock  # In a forked child this begins anew. A fetch that hangs may have it: go on.
+        self._prefetcher.close()
         self.store.close()
 
     def _hear(self) -> None:
@@ -410,20 +409,25 @@ class StateSubscriber:
         arrivals = self._arrivals
         # Whatever happens, this version is dealt with: a rejected one is not fetched again.
         arrivals.poller.deal_with(snapshot.version)
-        self._half_applied = None
+        half, self._half_applied = self._half_applied, None
         snapshot.changed = arrivals.changed(snapshot.manifest)
+        self._reports.catch_up()  # That it was fetched is told before that it was applied.
         try:
             apply(snapshot)
         except (ApplyError, CodecError) as error:
+            if snapshot is not half:
+                self._half_applied = half  # The receiver has its weights, and still lacks the rest.
             self._reports.failed("apply", error, self.held)
             return False
+        newer = self.held is None or snapshot.version > self.held
         components = dict(snapshot.manifest.components)
         if in_flight:
             self._half_applied = snapshot
             weights = {name: c for name, c in components.items() if is_weights(name)}
             components = {**arrivals.components, **weights}
         arrivals.applied(snapshot.version, components)
-        self._fresh_since = self._clock()
+        if newer:  # Not the rest of one whose weights were applied before.
+            self._fresh_since = self._clock()
         self._reports.recovered()
         self._reports.tell(Applied(snapshot.version, self._clock() - started))
         return True
