@@ -319,7 +319,7 @@ class StateSubscriber:
         try:
             prefetcher.turn_on()
         except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
-            self._reports.warn("prefetch", "not fetching in the background: %s", error)
+            self._reports.no_thread(error)
         try:
             yield
         finally:

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from redis_state_sync.rllib.refresh_points import RefreshPoints  # noqa: E402
-from redis_state_sync.settings import Settings  # noqa: E402
-from tests.unit.states import Clock  # noqa: E402
+from redis_state_sync.rllib.refresh_points import RefreshPoints
+from redis_state_sync.settings import Settings
+from tests.unit.states import Clock
 
 
 class Runner:
