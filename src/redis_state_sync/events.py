@@ -25,15 +25,20 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The store was asked. `newest` is a strictly newer version than the held one, or None."""
+    """The store was asked. `newest` is a strictly newer version than the held one, or None.
+
+    Polls that found nothing while the reader was acting come as one event: `count` of them, of
+    `seconds` each in the mean.
+    """
 
     newest: Version | None
     seconds: float
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A version's blobs arrived. `skipped`: versions between the last one applied and this."""
+    """A version's blobs arrived. `skipped`: versions since the last one fetched or applied."""
 
     version: Version
     bytes_fetched: int

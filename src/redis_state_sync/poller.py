@@ -42,9 +42,9 @@ class Poller:
         tracked: bool = False,
     ) -> None:
         self._store = store
-        self._keys = keys
+        self.keys = keys
         self._records = records
-        self._writer = writer
+        self.writer = writer
         self._clock = clock
         # Nothing up to here is ever taken: it was applied, or rejected.
         self._dealt_with: Version | None = None
@@ -102,10 +102,10 @@ class Poller:
         mark = self._store.mark() if self._tracked else None
         self._mark = None
         entries = self._store.newest(
-            self._keys, after=self._seen, count=_LOOK_AT, timeout=timeout, tracked=self._tracked
+            self.keys, after=self._seen, count=_LOOK_AT, timeout=timeout, tracked=self._tracked
         )
         self.answers += 1
-        choice = choose(entries, self._seen, self._writer, self._records.open)
+        choice = choose(entries, self._seen, self.writer, self._records.open)
         if choice.version is None:
             # Look past what is of no use to us, so that the next poll's answer is empty.
             self._seen, self._mark = choice.floor, mark
@@ -113,7 +113,7 @@ class Poller:
 
     def _look(self, timeout: float) -> tuple[Version | None, bool]:
         """Returns the store's newest version, and whether the store has lost what was taken."""
-        newest = self._store.newest(self._keys, timeout=timeout)
+        newest = self._store.newest(self.keys, timeout=timeout)
         self.answers += 1
         self._looked_at = self._clock()
         top = newest[0].version if newest else None

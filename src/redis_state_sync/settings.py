@@ -70,6 +70,16 @@ class Settings:
             checked in any case.)
         mode: ``"async"``: publish in the background; ``"sync"``: return from the sync only when
             the version is stored; ``"auto"``: async for IMPALA and APPO, else sync.
+        refresh: When EnvRunners apply a newer version. ``"sample"``: at the top of each
+            ``sample()``. ``"episode"``: also where an episode begins within one. ``"steps"``: also
+            between any two env steps. The latter two are for asynchronous algorithms, and apply
+            weights; connector states follow at the next ``sample()``.
+        refresh_every_steps: Least number of (vectorized) env steps between two refreshes within a
+            ``sample()``.
+        refresh_every_s: Least number of seconds between them. None: as often as that costs less
+            than a hundredth of the time spent sampling.
+        prefetch: Fetch newer versions in the background while the env steps, so that a refresh
+            only applies them. None: where `refresh` is not ``"sample"``.
 
     Raises:
         SettingsError: If a value is of the wrong type or out of range, or if the URL holds a
@@ -93,6 +103,10 @@ class Settings:
     publish_timeout_s: float = 10.0
     signed: bool = False
     mode: Literal["auto", "async", "sync"] = "auto"
+    refresh: Literal["sample", "episode", "steps"] = "sample"
+    refresh_every_steps: int = 1
+    refresh_every_s: float | None = None
+    prefetch: bool | None = None
 
     def __post_init__(self) -> None:
         if self.url is not None and parse_url(self.url).password is not None:
@@ -135,6 +149,32 @@ class Settings:
         check_node_cache_bytes(self.node_cache_bytes)
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
+        self._check_refresh()
+
+    def _check_refresh(self) -> None:
+        if self.refresh not in ("sample", "episode", "steps"):
+            raise SettingsError(
+                f"refresh must be 'sample', 'episode' or 'steps', got {self.refresh!r}"
+            )
+        if type(self.refresh_every_steps) is not int or self.refresh_every_steps < 1:
+            raise SettingsError(
+                "refresh_every_steps must be an int of at least 1, "
+                f"got {self.refresh_every_steps!r}"
+            )
+        if self.refresh_every_s is not None:
+            check_seconds("refresh_every_s", self.refresh_every_s)
+        if self.prefetch is not None and type(self.prefetch) is not bool:
+            raise SettingsError(f"prefetch must be True, False or None, got {self.prefetch!r}")
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether EnvRunners apply newer weights within a `sample()`."""
+        return self.refresh != "sample"
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether EnvRunners fetch in the background."""
+        return self.in_flight if self.prefetch is None else self.prefetch
 
     @classmethod
     def create(cls, **values: Any) -> Settings:

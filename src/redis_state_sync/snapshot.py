@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from redis_state_sync.codec import Buffer, decode
 from redis_state_sync.components import is_weights
-from redis_state_sync.errors import ApplyError
+from redis_state_sync.errors import ApplyError, CodecError
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.version import Version
 from redis_state_sync.wire import aligned_empty
+
+# Up to here a copy costs less than it is worth to think about.
+_SMALL = 1 << 20
 
 
 class Mapped(Protocol):
@@ -53,9 +57,10 @@ class Snapshot(Mapping[str, Any]):
         self.manifest = manifest
         self.changed = changed
         self._blobs = blobs
+        self._ready: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_blobs": {name: self._bytes(name) for name in self}}
+        return {**vars(self), "_blobs": {name: self._bytes(name) for name in self}, "_ready": {}}
 
     def _bytes(self, component: str) -> bytes:
         blob: Any = self._blobs[component]
@@ -65,6 +70,21 @@ class Snapshot(Mapping[str, Any]):
     def weights_seq_no(self) -> int | None:
         """RLlib's counter of gradient updates at the time of publishing."""
         return self.manifest.weights_seq_no
+
+    def decode_ahead(self, components: Iterable[str]) -> None:
+        """Decodes weights now, for the first that looks them up.
+
+        Large ones that are not shared with other processes are left out: a view of them costs
+        nothing, and a copy of them memory. So is what can not be decoded: the look-up says why.
+
+        Args:
+            components: Names of the version's components; of them, those with weights.
+        """
+        for name in components:
+            blob: Any = self._blobs[name]
+            if is_weights(name) and (self.is_private(name) or len(blob) < _SMALL):
+                with contextlib.suppress(CodecError, ApplyError):
+                    self._ready[name] = self[name]
 
     def __getitem__(self, component: str) -> Any:
         """Decodes one component.
@@ -92,6 +112,8 @@ class Snapshot(Mapping[str, Any]):
         return hasattr(self._blobs[component], "map")
 
     def _decoded(self, component: str, *, copy: bool) -> Any:
+        if component in self._ready:
+            return self._ready.pop(component)
         blob: Any = self._blobs[component]
         data: Any
         try:

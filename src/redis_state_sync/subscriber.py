@@ -5,36 +5,25 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from redis_state_sync.decisions import Cooldown
-from redis_state_sync.errors import (
-    ApplyError,
-    BlobMissingError,
-    CodecError,
-    IntegrityError,
-    RedisStateSyncError,
-    SettingsError,
-    StaleStateError,
-    StoreBehindError,
-    StoreError,
-    StorePermissionError,
-)
-from redis_state_sync.events import Applied, Failed, Fetched, Observer, Polled, checked, notify
+from redis_state_sync.arrivals import Arrivals
+from redis_state_sync.components import is_weights
+from redis_state_sync.errors import ApplyError, CodecError, SettingsError, StaleStateError
+from redis_state_sync.events import Applied, Observer, checked
 from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
-from redis_state_sync.manifest import Component, Manifest
 from redis_state_sync.node_cache import open_node_cache
 from redis_state_sync.poller import Poller
-from redis_state_sync.reader_notes import note_of
+from redis_state_sync.prefetcher import Prefetcher
 from redis_state_sync.records import Records
+from redis_state_sync.reports import Reports
 from redis_state_sync.settings import MAX_STATE_BYTES, check_node_cache_bytes, check_seconds
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store, check_store
@@ -42,12 +31,11 @@ from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
 
-# How often a superseded version is given up for the newest one within one refresh.
-_ATTEMPTS = 3
-_CALM = Cooldown()
+_Lock = Any  # threading.RLock is no class.
+# What does not travel to another process.
 _PROGRESS = {
-    *("_own_lock", "_refreshing", "_held", "_poller"),
-    *("_applied", "_fetcher", "_cooldown", "_warned"),
+    *("_own_lock", "_refreshing", "_reports", "_arrivals"),
+    *("_half_applied", "_prefetcher", "_surprise"),
 }
 
 
@@ -80,6 +68,8 @@ class StateSubscriber:
             ``protocol=3`` in the URL; no cluster). `refresh` is then a look at the local socket,
             and sees a version some time after it was stored: mostly well under a millisecond, at
             most a second. `poll` and `fetch` ask in any case.
+        prefetch_every_s: Least number of seconds between two polls while `prefetching`. None: 10
+            ms, or more where that would take more than a hundredth of a core.
         observers: Told of every event.
         clock: Monotonic seconds; replaceable in tests.
 
@@ -104,6 +94,7 @@ class StateSubscriber:
         node_cache_bytes: int | None = None,
         stall_timeout_s: float = 0.5,
         tracking: bool = False,
+        prefetch_every_s: float | None = None,
         observers: Iterable[Observer] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -121,12 +112,14 @@ class StateSubscriber:
             raise SettingsError(f"writer must be a str or None, got {writer!r}")
         if name is not None and (not isinstance(name, str) or name.startswith("!")):
             raise SettingsError(f"name must be a str that does not begin with '!', got {name!r}")
+        if prefetch_every_s is not None:
+            check_seconds("prefetch_every_s", prefetch_every_s)
         self.store = store
         self.keys = Keys(namespace)
         self.writer = writer
         self._name = name
         self._poll_timeout_s = poll_timeout_s
-        self._first_timeout_s = max(first_timeout_s, poll_timeout_s)
+        self._first_timeout_s = first_timeout_s
         self._transfer_timeout_s = transfer_timeout_s
         self._ttl_s = ttl_s
         self._max_staleness_s = max_staleness_s
@@ -136,6 +129,7 @@ class StateSubscriber:
         self._node_cache_bytes = 0 if store.in_process else node_cache_bytes
         self._stall_timeout_s = stall_timeout_s
         self._tracking = tracking
+        self._prefetch_every_s = prefetch_every_s
         self._observers = checked(observers)
         self._clock = clock
         self._init_state()
@@ -145,8 +139,16 @@ class StateSubscriber:
         self.name = self._name or f"{socket.gethostname()}:{self._pid}"
         self._own_lock = threading.RLock()
         self._refreshing = False
-        self._held: Version | None = None
-        self._poller = Poller(
+        self._reports = Reports(self._observers)
+        self._arrivals = self._make_arrivals()
+        # Applied in flight: weights, and not yet the rest.
+        self._half_applied: Snapshot | None = None
+        self._prefetcher = Prefetcher(self._look_ahead, self._prefetch_every_s)
+        self._surprise: Exception | None = None
+        self._fresh_since = self._clock()
+
+    def _make_arrivals(self) -> Arrivals:
+        poller = Poller(
             self.store,
             self.keys,
             self._records,
@@ -154,19 +156,25 @@ class StateSubscriber:
             self._clock,
             tracked=self._tracking,
         )
-        self._applied: dict[str, Component] = {}
-        self._fetcher = Fetcher(
+        fetcher = Fetcher(
             self.store,
             self.keys,
             self._max_state_bytes,
             functools.partial(open_node_cache, limit_bytes=self._node_cache_bytes),
             stall_timeout_s=self._stall_timeout_s,
         )
-        self._cooldown = Cooldown()
-        self._fresh_since = self._clock()
-        self._first_poll = True
-        self._may_note = True
-        self._warned: set[str] = set()
+        return Arrivals(
+            self.store,
+            poller,
+            fetcher,
+            self._reports,
+            name=self.name,
+            ttl_s=self._ttl_s,
+            poll_timeout_s=self._poll_timeout_s,
+            first_timeout_s=self._first_timeout_s,
+            transfer_timeout_s=self._transfer_timeout_s,
+            clock=self._clock,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Travels with its settings only: in another process it begins anew.
@@ -177,26 +185,26 @@ class StateSubscriber:
         self._init_state()
 
     @property
-    def _lock(self) -> AbstractContextManager[bool]:
+    def _lock(self) -> _Lock:
         if self._pid != os.getpid():
             # A fork may have copied the lock while another thread held it, and the receiver while
             # it was being changed: the child begins anew, but for going back.
-            held = self._held
+            held = self.held
             self._init_state()
             if held is not None:
-                self._poller.reopen(held)
+                self._arrivals.poller.reopen(held)
         return self._own_lock
 
     @property
     def held(self) -> Version | None:
         """The version applied last; None before the first one and after `forget`."""
-        return self._held
+        return self._arrivals.held
 
     @property
     def polled_in_vain(self) -> bool:
         """Whether the store was asked, and has never had anything in this namespace."""
-        poller = self._poller
-        return poller.answers > 0 and poller.floor is None and self._held is None
+        poller = self._arrivals.poller
+        return poller.answers > 0 and poller.floor is None and self.held is None
 
     def forget(self) -> None:
         """The receiver's state was changed from outside: fetch and apply the newest again.
@@ -204,19 +212,18 @@ class StateSubscriber:
         The newest may be the one that was held, and never an older one.
         """
         with self._lock:
-            if self._held is not None:
-                self._poller.reopen(self._held)
-            self._held = None
-            self._applied = {}
+            self._arrivals.forget()
+            self._half_applied = None
 
     def adopt(self, version: Version) -> None:
         """The receiver got this version by another way; only newer ones are fetched from now on."""
         with self._lock:
-            if self._held is None or version > self._held:
-                self._held = version
-                self._fresh_since = self._clock()
-            self._poller.deal_with(version)
-            self._applied = {}
+            held = self.held
+            if held is None or version > held:
+                held, self._fresh_since = version, self._clock()
+            self._arrivals.applied(held, {})
+            self._arrivals.poller.deal_with(version)
+            self._half_applied = None
 
     def refresh(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
         """Applies the newest version if it is newer than the held one.
@@ -240,17 +247,83 @@ class StateSubscriber:
         with self._lock:
             if self._refreshing:
                 return None  # Else an inner call's newer version would be overwritten by ours.
-            if self._unchanged():
-                return None
+            self._hear()
+            unchanged = self._arrivals.unchanged()
+            if unchanged:
+                self._reports.polled(None, 0.0, acting=False)
+                if self._half_applied is None:
+                    self._check_staleness()
+                    return None
             self._refreshing = True
             try:
-                snapshot = self._next() if self._cooldown.ready(self._clock()) else None
+                newer = None if unchanged else self._arrivals.newest()
+                snapshot = self._half_applied if newer is None else newer
                 if snapshot is not None and not self._apply(snapshot, apply):
                     snapshot = None
             finally:
                 self._refreshing = False
             self._check_staleness()
             return snapshot
+
+    def refresh_in_flight(self, apply: Callable[[Snapshot], None]) -> Snapshot | None:
+        """Applies the weights of the newest version between two steps of whoever acts with them.
+
+        While `prefetching`, this is the newest version that has been fetched, if there is one: it
+        costs next to nothing if there is none. Otherwise the store is asked, as by `refresh`.
+        What else a version comprises is applied by the next `refresh`. If another thread is busy
+        with this reader, nothing is done.
+
+        Args:
+            apply: Puts the weights of a snapshot into effect (components `rl_module/...`), all or
+                none. Otherwise as for `refresh`.
+
+        Returns:
+            The snapshot whose weights were applied, or None.
+        """
+        lock = self._lock
+        if self._prefetcher.is_on and self._arrivals.ahead is None:
+            return None
+        if not lock.acquire(blocking=False):
+            return None
+        try:
+            if self._refreshing:
+                return None
+            self._refreshing = True
+            try:
+                snapshot = self._in_flight()
+                if snapshot is not None and not self._apply(snapshot, apply, in_flight=True):
+                    snapshot = None
+            finally:
+                self._refreshing = False
+            return snapshot
+        finally:
+            lock.release()
+
+    @contextmanager
+    def prefetching(self) -> Iterator[None]:
+        """Within this block newer versions are fetched and decoded in the background.
+
+        `refresh` and `refresh_in_flight` then only apply them. One fetch is under way at most, and
+        one version that was not applied is kept at most. Observers are still told on the thread
+        that calls `refresh`; failures count and cool down as they do there::
+
+            while True:
+                subscriber.refresh(module.apply)
+                with subscriber.prefetching():
+                    for _ in range(1000):
+                        act()
+                        subscriber.refresh_in_flight(module.apply_weights)
+        """
+        with self._lock:  # In a forked child, not the parent's prefetcher.
+            prefetcher = self._prefetcher
+        try:
+            prefetcher.turn_on()
+        except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
+            self._reports.warn("prefetch", "not fetching in the background: %s", error)
+        try:
+            yield
+        finally:
+            prefetcher.turn_off()
 
     def poll(self, *, timeout: float | None = None) -> Version | None:
         """Asks once whether there is a version newer than the held one.
@@ -259,7 +332,7 @@ class StateSubscriber:
             StoreError: If the store does not answer.
         """
         with self._lock:
-            choice = self._ask(self._poll_timeout_s if timeout is None else timeout)
+            choice = self._arrivals.ask(self._poll_timeout_s if timeout is None else timeout)
             return choice[0] if choice else None
 
     def fetch(self, *, timeout: float | None = None) -> Snapshot | None:
@@ -271,8 +344,8 @@ class StateSubscriber:
         """
         with self._lock:
             budget = self._transfer_timeout_s if timeout is None else timeout
-            choice = self._ask(budget)
-            return self._fetch(*choice, budget) if choice else None
+            choice = self._arrivals.ask(budget)
+            return self._arrivals.fetch(*choice, budget) if choice else None
 
     def wait_for(
         self, apply: Callable[[Snapshot], None], *, version: Version | None = None, timeout: float
@@ -285,153 +358,80 @@ class StateSubscriber:
         deadline = self._clock() + timeout
         while True:
             self.refresh(apply)
-            held = self._held
+            held = self.held
             if held is not None and (version is None or held >= version):
                 return held
             if self._clock() >= deadline:
                 raise StaleStateError(
-                    f"namespace {self.keys.namespace!r} at {self.store.describe()} offered "
+                    f"{self._arrivals.where()} offered "
                     f"{'nothing' if version is None else f'no version {version}'} within "
                     f"{timeout:g} s; held is {held}"
                 )
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Closes the store's connection. The subscriber can be used again."""
+        """Ends prefetching and closes the connection. The subscriber can be used again."""
+        with self._lock:
+            prefetcher = self._prefetcher
+        prefetcher.close()
         self.store.close()
 
-    def _unchanged(self) -> bool:
-        """Whether it is known without asking that there is nothing newer."""
-        if not self._poller.unchanged():
-            return False
-        if self._observers:
-            notify(self._observers, Polled(None, 0.0))
-        self._check_staleness()
-        return True
+    def _hear(self) -> None:
+        """Catches up with what happened on the prefetching thread, or between steps."""
+        self._reports.catch_up()
+        surprise, self._surprise = self._surprise, None
+        if surprise is not None:
+            raise surprise
 
-    def _next(self) -> Snapshot | None:
-        operation = "poll"
-        try:
-            for attempts_left in reversed(range(_ATTEMPTS)):
-                operation = "poll"
-                timeout = self._first_timeout_s if self._first_poll else self._poll_timeout_s
-                self._first_poll = False
-                choice = self._ask(timeout)
-                operation = "fetch"
-                if choice is None:
-                    break
-                try:
-                    snapshot = self._fetch(*choice, self._transfer_timeout_s)
-                except BlobMissingError:
-                    if attempts_left:
-                        continue  # Superseded while we read: the newest is complete.
-                    raise
-                self._cooldown = _CALM
-                return snapshot
-        except (StoreError, CodecError, SettingsError) as error:
-            # SettingsError: a password file that is missing while it is being rotated.
-            self._failed(operation, error)
-            if isinstance(error, (BlobMissingError, IntegrityError)) and error.digest:
-                self._ask_for(error.digest)
-            self._cooldown = self._cooldown.failed(self._clock(), random.random())
+    def _look_ahead(self) -> bool:
+        """On the prefetching thread."""
+        with self._lock, self._reports.put_off():
+            try:
+                return self._arrivals.look_ahead()
+            except Exception as error:
+                # A defect of ours, or of a store of the user's own: told where it is seen.
+                self._surprise = error
+                self._prefetcher.turn_off()
+                return False
+
+    def _in_flight(self) -> Snapshot | None:
+        arrivals = self._arrivals
+        if self._prefetcher.is_on:
+            return arrivals.take_ahead()
+        if arrivals.unchanged():
+            self._reports.polled(None, 0.0, acting=True)
             return None
-        self._cooldown = _CALM
-        return None
+        return arrivals.newest(acting=True)
 
-    def _ask(self, timeout: float) -> tuple[Version, Manifest] | None:
+    def _apply(
+        self, snapshot: Snapshot, apply: Callable[[Snapshot], None], *, in_flight: bool = False
+    ) -> bool:
         started = self._clock()
-        choice = self._poller.ask(timeout)
-        if self._observers:
-            notify(self._observers, Polled(choice.version, self._clock() - started))
-        if choice.broken:
-            self._failed("poll", choice.broken)
-        if choice.behind:
-            lost = f"{self._where()} lost versions that were there before"
-            self._failed("poll", StoreBehindError(lost))
-        if choice.foreign:
-            self._warn(
-                "foreign",
-                "%s holds states of another learner; this reader follows %r only",
-                self._where(),
-                self.writer,
-            )
-        if choice.version is None or choice.manifest is None:
-            return None
-        return choice.version, choice.manifest
-
-    def _where(self) -> str:
-        return f"namespace {self.keys.namespace!r} at {self.store.describe()}"
-
-    def _fetch(self, version: Version, manifest: Manifest, timeout: float) -> Snapshot:
-        started = self._clock()
-        blobs, size = self._fetcher.fetch(version, manifest, timeout=timeout)
-        seconds = self._clock() - started
-        notify(self._observers, Fetched(version, size, self._skipped(version), seconds))
-        self._note(version)
-        changed = frozenset(n for n, c in manifest.components.items() if self._applied.get(n) != c)
-        return Snapshot(version, manifest, blobs, changed)
-
-    def _skipped(self, version: Version) -> int:
-        held = self._held
-        if held is None or held.generation != version.generation:
-            return 0
-        return version.number - held.number - 1
-
-    def _apply(self, snapshot: Snapshot, apply: Callable[[Snapshot], None]) -> bool:
-        started = self._clock()
+        arrivals = self._arrivals
         # Whatever happens, this version is dealt with: a rejected one is not fetched again.
-        self._poller.deal_with(snapshot.version)
+        arrivals.poller.deal_with(snapshot.version)
+        self._half_applied = None
+        snapshot.changed = arrivals.changed(snapshot.manifest)
         try:
             apply(snapshot)
         except (ApplyError, CodecError) as error:
-            self._failed("apply", error)
+            self._reports.failed("apply", error, self.held)
             return False
-        self._held = snapshot.version
-        self._applied = dict(snapshot.manifest.components)
+        components = dict(snapshot.manifest.components)
+        if in_flight:
+            self._half_applied = snapshot
+            weights = {name: c for name, c in components.items() if is_weights(name)}
+            components = {**arrivals.components, **weights}
+        arrivals.applied(snapshot.version, components)
         self._fresh_since = self._clock()
-        self._warned.clear()
-        notify(self._observers, Applied(snapshot.version, self._clock() - started))
+        self._reports.recovered()
+        self._reports.tell(Applied(snapshot.version, self._clock() - started))
         return True
-
-    def _note(self, version: Version) -> None:
-        note = note_of(version, time.time_ns() // 1_000_000)
-        self._tell(functools.partial(self.store.note_reader, self.keys, self.name, note))
-
-    def _ask_for(self, digest: str) -> None:
-        """The learner would take a blob that is there for a good one."""
-        self._tell(functools.partial(self.store.ask_for_blob, self.keys, digest))
-
-    def _tell(self, call: Callable[..., None]) -> None:
-        if not self._may_note:
-            return
-        try:
-            call(ttl_s=self._ttl_s, timeout=self._poll_timeout_s)
-        except StorePermissionError:
-            self._may_note = False  # A reader may be allowed to read only; `status` misses it.
-        except StoreError as error:
-            self._failed("note", error)
-
-    def _failed(self, operation: str, error: RedisStateSyncError) -> None:
-        notify(self._observers, Failed(operation, error.category, str(error)))
-        self._warn(
-            f"{operation}/{error.category}",
-            "%s failed, going on with version %s: %s",
-            operation,
-            self._held,
-            error,
-        )
-
-    def _warn(self, kind: str, message: str, *details: Any) -> None:
-        """Once, until something is applied again."""
-        if kind not in self._warned:
-            self._warned.add(kind)
-            logger.warning(message, *details)
 
     def _check_staleness(self) -> None:
         age = self._clock() - self._fresh_since
         if self._max_staleness_s is not None and age > self._max_staleness_s:
             raise StaleStateError(
                 f"no new version for {age:.1f} s (max_staleness_s is {self._max_staleness_s:g}): "
-                f"namespace {self.keys.namespace!r} at {self.store.describe()}, held is "
-                f"{self._held}; is a learner publishing there?"
+                f"{self._arrivals.where()}, held is {self.held}; is a learner publishing there?"
             )

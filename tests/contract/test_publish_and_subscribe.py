@@ -106,7 +106,7 @@ def test_readers_never_see_a_mixture(backend: Backend, keys: Keys) -> None:
         handle.wait(WAIT)
         until(lambda v=handle.version: subscriber.held == v, "a version that is left alone")
     final = publisher.flush(WAIT)
-    subscriber._cooldown = type(subscriber._cooldown)()
+    subscriber._arrivals.cooldown = type(subscriber._arrivals.cooldown)()
     done.set()
     reader.join(WAIT)
     publisher.close()

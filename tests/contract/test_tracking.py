@@ -114,7 +114,7 @@ class Still(Reader):
 
     def settle(self) -> None:
         """Refreshes until it need not ask any more."""
-        poller = self.subscriber._poller
+        poller = self.subscriber._arrivals.poller
         until(lambda: self.look() is None and poller.unchanged(), "the server's word")
 
     def reach(self, version: Version | None) -> None:
@@ -279,7 +279,7 @@ def test_harm(place: Place, namespace: str, harm: Callable[[Place], None]) -> No
             reader.reach(publisher.publish(state(number)).wait(WAIT))
             reader.settle()
             harm(place)
-            until(lambda: not reader.subscriber._poller.unchanged(), "doubt")
+            until(lambda: not reader.subscriber._arrivals.poller.unchanged(), "doubt")
             assert reader.look() is None
             reader.settle()
         reader.reach(publisher.publish(state(9)).wait(WAIT))
@@ -373,7 +373,7 @@ def test_a_restarted_server(namespace: str) -> None:
             reader.reach(publisher.publish(state(1)).wait(WAIT))
             reader.settle()
             place.server.kill()
-            until(lambda: not reader.subscriber._poller.unchanged(), "doubt")
+            until(lambda: not reader.subscriber._arrivals.poller.unchanged(), "doubt")
             assert reader.look() is None
             assert {failed.category for failed in reader.seen(Failed)} == {"network"}
             place.server.start()

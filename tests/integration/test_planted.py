@@ -48,7 +48,7 @@ def mean_std(env: Any = None, spaces: Any = None, device: Any = None) -> MeanStd
 def look_and_sample(runner: Any) -> dict[str, Any]:
     """Runs in an EnvRunner: looks at the store once, though it failed just now, and samples."""
     subscriber = runner._redis_state_subscriber
-    while not subscriber._cooldown.ready(time.monotonic()):
+    while not subscriber._arrivals.cooldown.ready(time.monotonic()):
         time.sleep(0.01)
     before = runner.redis_state_version
     episodes = runner.sample(num_timesteps=20)
@@ -56,7 +56,7 @@ def look_and_sample(runner: Any) -> dict[str, Any]:
         "steps": sum(len(episode) for episode in episodes),
         "before": before,
         "version": runner.redis_state_version,
-        "failures": subscriber._cooldown.failures,
+        "failures": subscriber._arrivals.cooldown.failures,
     }
 
 
@@ -217,7 +217,7 @@ def test_every_disguise(job: Job, tmp_path: Path, name: str) -> None:
         forged_text(tmp_path / "ran"),
     )
     plant(store, keys, lambda c: forged if c == FILTERS else None)
-    subscriber._cooldown = type(subscriber._cooldown)()
+    subscriber._arrivals.cooldown = type(subscriber._arrivals.cooldown)()
     assert subscriber.refresh(lambda s: apply_snapshot(runner, runner.set_state, s)) is None
     assert subscriber.held == held
     assert_same(runner.get_state(), before)
@@ -269,7 +269,7 @@ def test_what_fits_no_env_runner(job: Job, component: str, tree: Any) -> None:
     held, before = subscriber.held, runner.get_state()
     data = bytes(encode(tree))
     plant(store, keys, lambda c: data if c == component else None, add=component)
-    subscriber._cooldown = type(subscriber._cooldown)()
+    subscriber._arrivals.cooldown = type(subscriber._arrivals.cooldown)()
     assert subscriber.refresh(lambda s: apply_snapshot(runner, runner.set_state, s)) is None
     assert subscriber.held == held
     assert_same(runner.get_state(), before)

@@ -252,7 +252,7 @@ def test_looks_past_claims(store: ScriptedStore) -> None:
         assert snapshot is not None
         assert number_in(snapshot) == 1
         assert reader.refresh() is None
-        floor = reader.subscriber._poller.floor
+        floor = reader.subscriber._arrivals.poller.floor
         assert floor is not None
         assert floor.is_claim
 

@@ -10,8 +10,8 @@ from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_T
 
 from redis_state_sync.errors import ApplyError, CodecError
 from redis_state_sync.rllib.alias import alias
-from redis_state_sync.rllib.states import from_snapshot
-from redis_state_sync.rllib.weights import fit_weights, live_modules
+from redis_state_sync.rllib.states import from_snapshot, weights_only
+from redis_state_sync.rllib.weights import Weights, fit_weights, live_modules
 from redis_state_sync.snapshot import Snapshot
 
 
@@ -37,7 +37,33 @@ def apply_snapshot(
         CodecError: If the snapshot can not be decoded. Nothing was touched.
     """
     weights = fit_weights(runner, set_state, snapshot)
-    state = from_snapshot(snapshot, weights.states)
+    _put(runner, set_state, snapshot, from_snapshot(snapshot, weights.states), weights)
+
+
+def apply_weights(
+    runner: Any, set_state: Callable[[dict[str, Any]], None], snapshot: Snapshot
+) -> None:
+    """Applies the weights of a version to an EnvRunner that is in the middle of `sample()`.
+
+    Connectors keep their states, and counters theirs: a filter that was set to the common state
+    now would forget what it saw since `sample()` began, which Ray merges when it ends.
+
+    Args:
+        runner: As for `apply_snapshot`, with the same errors raised.
+        set_state: Likewise.
+        snapshot: What to apply.
+    """
+    weights = fit_weights(runner, set_state, snapshot)
+    _put(runner, set_state, snapshot, weights_only(snapshot, weights.states), weights)
+
+
+def _put(
+    runner: Any,
+    set_state: Callable[[dict[str, Any]], None],
+    snapshot: Snapshot,
+    state: dict[str, Any],
+    weights: Weights,
+) -> None:
     before = {
         name: copy.deepcopy(pipeline.get_state())
         for name, pipeline in _pipelines(runner).items()
@@ -46,7 +72,8 @@ def apply_snapshot(
     seq_no, steps = runner._weights_seq_no, runner.num_env_steps_sampled_lifetime
     runner._weights_seq_no = 0
     try:
-        set_state(state)
+        if state:
+            set_state(state)
         alias(weights.moves)
     except Exception as error:
         runner._weights_seq_no, runner.num_env_steps_sampled_lifetime = seq_no, steps

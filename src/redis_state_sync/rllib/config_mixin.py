@@ -19,6 +19,7 @@ from redis_state_sync.rllib.env_runners import (
     follows,
 )
 from redis_state_sync.rllib.hooks import on_algorithm_init, on_train_result
+from redis_state_sync.rllib.identity import in_background
 from redis_state_sync.settings import Settings
 
 logger = logging.getLogger("redis_state_sync")
@@ -33,6 +34,12 @@ def attach(config: Any, settings: Settings) -> None:
         raise SettingsError(
             "redis_state needs RLlib's new API stack: call config.api_stack("
             "enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
+        )
+    if settings.in_flight and not in_background(settings, config):
+        raise SettingsError(
+            f"refresh={settings.refresh!r} changes weights within a sample(), and a synchronous "
+            f"algorithm ({type(config).__name__}) expects each sample to be of one policy: leave "
+            "refresh at 'sample', or set mode='async' if yours corrects for it as APPO does"
         )
     env_runner_cls = _env_runner_class(config)
     if getattr(config, "use_env_runner_state_server", False):

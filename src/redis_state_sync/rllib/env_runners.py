@@ -1,7 +1,8 @@
-"""The EnvRunner side: polls at the top of every `sample()`."""
+"""The EnvRunner side: polls at the top of every `sample()`, and in flight if it is told to."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -15,9 +16,10 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keyring import find_keyring
-from redis_state_sync.rllib.apply import apply_snapshot
+from redis_state_sync.rllib.apply import apply_snapshot, apply_weights
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import EnvRunnerMetrics
+from redis_state_sync.rllib.refresh_points import RefreshPoints
 from redis_state_sync.rllib.stores import open_rllib_store
 from redis_state_sync.settings import Settings
 from redis_state_sync.subscriber import StateSubscriber
@@ -35,10 +37,16 @@ if TYPE_CHECKING:
     class _EnvRunner(EnvRunner):
         """What the mixin needs of either EnvRunner class."""
 
+        num_envs: int
+
         def sample(self, *args: Any, **kwargs: Any) -> Any:
             return None
 
         def set_state(self, state: dict[str, Any]) -> None: ...
+
+        def _make_on_episode_callback(
+            self, which: str, idx: int, *args: Any, **kwargs: Any
+        ) -> None: ...
 
 else:
     _EnvRunner = object
@@ -68,9 +76,14 @@ class RedisEnvRunnerMixin(_EnvRunner):
         # Ray calls set_state only after construction, but a subclass may call it earlier.
         self._redis_state_subscriber: StateSubscriber | None = None
         self._redis_state_local_feed: Callable[[], None] | None = None
+        self._redis_state_points: RefreshPoints | None = None
+        self._redis_state_prefetches = False
         super().__init__(config=config, **kwargs)
         if self.worker_index:
             self._redis_state_subscriber = self._make_subscriber(settings, kwargs.get("log_dir"))
+            if not config.in_evaluation:  # What is evaluated is one whole version.
+                self._redis_state_prefetches = settings.prefetches
+                self._redis_state_points = RefreshPoints(settings) if settings.in_flight else None
         self._redis_state_warned = False
 
     def _make_subscriber(self, settings: Settings, log_dir: Any) -> StateSubscriber:
@@ -91,6 +104,7 @@ class RedisEnvRunnerMixin(_EnvRunner):
             tracking=in_background(settings, self.config) and not self.config.in_evaluation,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
+            prefetch_every_s=settings.refresh_every_s if settings.in_flight else None,
             keyring=find_keyring(required=settings.signed),
             observers=(EnvRunnerMetrics(self.metrics),),
         )
@@ -108,7 +122,28 @@ class RedisEnvRunnerMixin(_EnvRunner):
             StaleStateError: If `max_staleness_s` is set and exceeded.
         """
         self.refresh_redis_state()
-        return super().sample(*args, **kwargs)
+        subscriber = self._redis_state_subscriber
+        with contextlib.ExitStack() as stack:
+            if subscriber is not None and self._redis_state_prefetches:
+                stack.enter_context(subscriber.prefetching())
+            return super().sample(*args, **kwargs)
+
+    def _make_on_episode_callback(self, which: str, idx: int, *args: Any, **kwargs: Any) -> None:
+        """As RLlib's; then newer weights are applied, if it is time to (see `refresh_points`)."""
+        super()._make_on_episode_callback(which, idx, *args, **kwargs)
+        points = self._redis_state_points
+        if points is not None and points.passed(which, idx, self.num_envs):
+            points.refresh(self._refresh_in_flight)
+
+    def _refresh_in_flight(self) -> bool:
+        subscriber = self._redis_state_subscriber
+        if subscriber is None:  # A subclass that steps its envs while it is being made.
+            return False
+        super_set_state = super().set_state
+        newer = subscriber.refresh_in_flight(
+            lambda snapshot: apply_weights(self, super_set_state, snapshot)
+        )
+        return newer is not None
 
     def refresh_redis_state(self) -> None:
         """Applies the newest version if it is newer than the one this EnvRunner acts with.

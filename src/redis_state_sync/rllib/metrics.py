@@ -25,9 +25,9 @@ class EnvRunnerMetrics:
     def __call__(self, event: Event, /) -> None:
         """Logs one event."""
         match event:
-            case Polled(seconds=seconds):
+            case Polled(seconds=seconds, count=count):
                 self._mean("poll_timer", seconds)
-                self._count("num_polls_lifetime", 1)
+                self._count("num_polls_lifetime", count)
             case Fetched(bytes_fetched=size, skipped=skipped, seconds=seconds):
                 self._mean("fetch_timer", seconds)
                 self._count("num_fetches_lifetime", 1)

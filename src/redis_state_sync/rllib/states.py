@@ -130,9 +130,14 @@ def from_snapshot(snapshot: Snapshot, weights: Mapping[str, Any]) -> dict[str, A
     Raises:
         DecodeError: If a component can not be decoded, or stands for something else.
     """
-    state = from_components(snapshot, None, modules=())
-    if weights:
-        state[COMPONENT_RL_MODULE] = dict(weights)
-        if snapshot.weights_seq_no is not None:
-            state[WEIGHTS_SEQ_NO] = snapshot.weights_seq_no
+    return from_components(snapshot, None, modules=()) | weights_only(snapshot, weights)
+
+
+def weights_only(snapshot: Snapshot, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """An EnvRunner state with the given weights and their `WEIGHTS_SEQ_NO`; empty without any."""
+    if not weights:
+        return {}
+    state: dict[str, Any] = {COMPONENT_RL_MODULE: dict(weights)}
+    if snapshot.weights_seq_no is not None:
+        state[WEIGHTS_SEQ_NO] = snapshot.weights_seq_no
     return state
