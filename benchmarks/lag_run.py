@@ -43,7 +43,7 @@ def run(cell: Cell, arm: str, seed: int, timing: Timing, url: str) -> dict[str, 
         (rows,) = [r.get() for r in algorithm.learner_group.foreach_learner(lag_tap.read)]
     finally:
         algorithm.stop()
-        _remove_logdir(algorithm)
+        remove_logdir(algorithm)
     counted = [row for row in rows if begin <= row["at"] < end]
     if {row["runner"] for row in counted} != set(range(1, cell.runners + 1)):
         raise TooFewUpdatesError(f"{len(counted)} batches, not of every EnvRunner")
@@ -98,7 +98,7 @@ def _first_update(algorithm: Any, built: float) -> float:
         algorithm.train()
         (rows,) = [r.get() for r in algorithm.learner_group.foreach_learner(lag_tap.read)]
         if rows:
-            return rows[0]["at"]
+            return float(rows[0]["at"])
     raise TooFewUpdatesError("nothing was trained on within 120 s")
 
 
@@ -112,7 +112,7 @@ def _check_names() -> None:
     assert lag_tap.MODULE_ID == core.DEFAULT_MODULE_ID
 
 
-def _remove_logdir(algorithm: Any) -> None:
+def remove_logdir(algorithm: Any) -> None:
     """RLlib makes one for each Algorithm."""
     for path in Path(algorithm.logdir).glob("*"):
         path.unlink()

@@ -1,7 +1,8 @@
 """Taps the staleness of every training batch in the learner, by Ray's own definition.
 
-Ray logs `diff_num_grad_updates_vs_sampler_policy`, but hands out a window of it. Here it is noted for
-each update, with what Ray does not tell: how it is spread within the batch, and where it comes from.
+Ray logs `diff_num_grad_updates_vs_sampler_policy`, but hands out a window of it. Here it is noted
+for each update, with what Ray does not tell: how it is spread within a batch, and what it is
+made of.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ class LagTap:
 
     Args:
         learner: A `TorchLearner`; two of its methods are wrapped, on the object.
+        timed: Whether observations are those of `SleepyEnv`. Without, only the lag is noted.
         clock: Seconds, the same clock that the environment reads.
     """
 
-    def __init__(self, learner: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, learner: Any, *, timed: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.rows: list[dict[str, float]] = []
         self._learner = learner
+        self._timed = timed
         self._clock = clock
         # When update 0, 1, ... was finished; the first weights were always there.
         self._finished = [float("-inf")]
@@ -64,27 +69,31 @@ class LagTap:
         now = self._clock()
         # Already counted up for this update, see `Learner.update`.
         update = int(self._learner._weights_seq_no)
-        used = _plain(batch[SEQ_NO]).astype(np.int64)
-        seen = _plain(batch[OBS])
-        if LOSS_MASK in batch:
-            mask = _plain(batch[LOSS_MASK]).astype(bool)
-            used, seen = used[mask], seen[mask]
+        used = _unmasked(batch, SEQ_NO).astype(np.int64)
         lag = update - used
-        acted = now - (now - seen[:, TIME].astype(np.float64) * CLOCK_PERIOD_S) % CLOCK_PERIOD_S
-        finished = np.asarray(self._finished)
-        newest = self._first_seq_no + np.searchsorted(finished, acted, side="right") - 1
-        age = now - finished[np.clip(used - self._first_seq_no, 0, len(finished) - 1)]
-        return {
+        row = {
             "at": now,
             "update": update,
             "steps": len(lag),
-            "runner": float(np.rint(seen[0, RUNNER] * MAX_RUNNERS)),
-            "begun": float(acted.min()),
             "mean": float(lag.mean()),
             "p50": float(np.percentile(lag, 50)),
             "p90": float(np.percentile(lag, 90)),
             "max": float(lag.max()),
             "spread": float(lag.max() - lag.min()),
+        }
+        if self._timed:
+            row.update(self._origins(now, update, used, _unmasked(batch, OBS)))
+        return row
+
+    def _origins(self, now: float, update: int, used: Any, seen: Any) -> dict[str, float]:
+        """What a lag is made of, by when each step was taken."""
+        acted = now - (now - seen[:, TIME].astype(np.float64) * CLOCK_PERIOD_S) % CLOCK_PERIOD_S
+        finished = np.asarray(self._finished)
+        newest = self._first_seq_no + np.searchsorted(finished, acted, side="right") - 1
+        age = now - finished[np.clip(used - self._first_seq_no, 0, len(finished) - 1)]
+        return {
+            "runner": float(np.rint(seen[0, RUNNER] * MAX_RUNNERS)),
+            "begun": float(acted.min()),
             "acting": float((newest - used).mean()),
             "waiting": float((update - newest).mean()),
             "seconds": float(age.mean()),
@@ -92,9 +101,9 @@ class LagTap:
         }
 
 
-def install(learner: Any) -> None:
+def install(learner: Any, timed: bool = True) -> None:
     """Begins to note."""
-    setattr(learner, _ATTRIBUTE, LagTap(learner))
+    setattr(learner, _ATTRIBUTE, LagTap(learner, timed=timed))
 
 
 def read(learner: Any) -> list[dict[str, float]]:
@@ -103,6 +112,11 @@ def read(learner: Any) -> list[dict[str, float]]:
     return list(tap.rows)
 
 
+def _unmasked(batch: Mapping[str, Any], column: str) -> Any:
+    """A column's steps that count, as a numpy array."""
+    values = _plain(batch[column])
+    return values[_plain(batch[LOSS_MASK]).astype(bool)] if LOSS_MASK in batch else values
+
+
 def _plain(tensor: Any) -> Any:
-    """As a numpy array."""
     return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)

@@ -1,4 +1,4 @@
-"""An environment that sleeps instead of computing, and says in each observation when it was made."""
+"""An environment that sleeps instead of computing; observations say when they were made."""
 
 from __future__ import annotations
 
