@@ -186,6 +186,10 @@ class StateSubscriber:
 
     @property
     def _lock(self) -> _Lock:
+        self._begin_anew_in_a_child()
+        return self._own_lock
+
+    def _begin_anew_in_a_child(self) -> None:
         if self._pid != os.getpid():
             # A fork may have copied the lock while another thread held it, and the receiver while
             # it was being changed: the child begins anew, but for going back.
@@ -193,7 +197,6 @@ class StateSubscriber:
             self._init_state()
             if held is not None:
                 self._arrivals.poller.reopen(held)
-        return self._own_lock
 
     @property
     def held(self) -> Version | None:
@@ -314,8 +317,8 @@ class StateSubscriber:
                         act()
                         subscriber.refresh_in_flight(module.apply_weights)
         """
-        with self._lock:  # In a forked child, not the parent's prefetcher.
-            prefetcher = self._prefetcher
+        self._begin_anew_in_a_child()
+        prefetcher = self._prefetcher
         try:
             prefetcher.turn_on()
         except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
@@ -371,9 +374,8 @@ class StateSubscriber:
 
     def close(self) -> None:
         """Ends prefetching and closes the connection. The subscriber can be used again."""
-        with self._lock:
-            prefetcher = self._prefetcher
-        prefetcher.close()
+        self._begin_anew_in_a_child()
+        self._prefetcher.close()
         self.store.close()
 
     def _hear(self) -> None:

@@ -22,12 +22,43 @@ def test_seconds(name: str, value: Any) -> None:
         Settings(**{name: value})
 
 
-@pytest.mark.parametrize("name", [n for n in SECONDS if n != "max_staleness_s"])
+OPTIONAL = ("max_staleness_s", "refresh_every_s")
+
+
+@pytest.mark.parametrize("name", [n for n in SECONDS if n not in OPTIONAL])
 def test_seconds_can_not_be_none(name: str) -> None:
-    """Only `max_staleness_s` may be None."""
+    """Only a few durations may be None."""
     with pytest.raises(SettingsError, match=f"^{name} must be"):
         Settings(**{name: None})
-    assert Settings(max_staleness_s=None).max_staleness_s is None
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_seconds_may_be_none(name: str) -> None:
+    """These may."""
+    assert getattr(Settings(**{name: None}), name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("refresh", value) for value in ("", "step", None, 1, True)),
+        *(("refresh_every_steps", value) for value in (0, -1, 1.0, "1", True, None)),
+        *(("prefetch", value) for value in (0, 1, "yes")),
+    ],
+)
+def test_refreshing(name: str, value: Any) -> None:
+    """What says when to refresh is checked, and named with its value."""
+    with pytest.raises(SettingsError, match=f"^{name} must be .*{value!r}$"):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize("refresh", ["sample", "episode", "steps"])
+@pytest.mark.parametrize("prefetch", [None, False, True])
+def test_prefetching_goes_with_in_flight(refresh: Any, prefetch: bool | None) -> None:
+    """It is on where weights are refreshed in flight, unless the settings say otherwise."""
+    settings = Settings(refresh=refresh, prefetch=prefetch)
+    assert settings.in_flight == (refresh != "sample")
+    assert settings.prefetches == (settings.in_flight if prefetch is None else prefetch)
 
 
 def test_huge_ints_are_seconds() -> None:

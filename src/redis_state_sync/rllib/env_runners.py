@@ -126,7 +126,15 @@ class RedisEnvRunnerMixin(_EnvRunner):
         with contextlib.ExitStack() as stack:
             if subscriber is not None and self._redis_state_prefetches:
                 stack.enter_context(subscriber.prefetching())
-            return super().sample(*args, **kwargs)
+            samples = super().sample(*args, **kwargs)
+        points = self._redis_state_points
+        if points is not None and points.are_missing(samples):
+            logger.warning(
+                "%s makes no on_episode_step callbacks within sample(): its weights are refreshed "
+                "at the top of sample() only",
+                type(self).__name__,
+            )
+        return samples
 
     def _make_on_episode_callback(self, which: str, idx: int, *args: Any, **kwargs: Any) -> None:
         """As RLlib's; then newer weights are applied, if it is time to (see `refresh_points`)."""

@@ -23,6 +23,7 @@ from redis_state_sync.rllib.env_runners import PUSHED_VERSION, follows
 from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import learner_results
+from redis_state_sync.rllib.newest_state import hand_out_newest_state
 from redis_state_sync.rllib.states import (
     CONNECTORS,
     from_components,
@@ -213,6 +214,7 @@ class LearnerSync:
         local = algorithm.env_runner
         if local is not None:
             local._redis_state_local_feed = self._feed_local
+        algorithm.learner_group.foreach_learner(hand_out_newest_state)
         training_step = algorithm.training_step
 
         def training_step_marked() -> Any:

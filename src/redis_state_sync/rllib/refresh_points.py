@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from redis_state_sync.pace import Pace
 from redis_state_sync.settings import Settings
@@ -36,8 +37,7 @@ class RefreshPoints:
         self._steps = 0
         self._started = False
         self._not_before = 0.0
-        self.count = 0
-        """How many steps were seen."""
+        self._ever, self._missed = False, False
 
     def passed(self, which: str, env_index: int, num_envs: int) -> bool:
         """Whether to refresh now.
@@ -53,11 +53,17 @@ class RefreshPoints:
             return False
         if env_index + 1 < num_envs:
             return False
-        self.count += 1
+        self._ever = True
         self._steps += 1
         if self._steps < self._every_steps or (self._at_starts_only and not self._started):
             return False
         return self._clock() >= self._not_before
+
+    def are_missing(self, samples: Any) -> bool:
+        """Whether an EnvRunner sampled without making a callback. True once, to warn of it."""
+        missing = bool(samples) and not self._ever and not self._missed
+        self._missed |= missing
+        return missing
 
     def refresh(self, attempt: Callable[[], bool]) -> None:
         """Refreshes, and decides when to do it again.
