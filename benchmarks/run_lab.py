@@ -72,7 +72,8 @@ def make_missing(
     Returns:
         Those that failed twice.
     """
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    # It tells of each Algorithm that what is chosen here is the default.
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     missing = [key for key in plan if store.load(key) is None]
     say(f"{len(plan)} runs, {len(plan) - len(missing)} of them are there")
