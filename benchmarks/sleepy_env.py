@@ -16,6 +16,8 @@ TIME, RUNNER, OWN = 0, 1, 2
 """Places in an observation: `time.monotonic()` modulo the period, the EnvRunner's index, and the
 seconds between the step before and this one, which were the EnvRunner's own."""
 _FEATURES = 8
+# So many steps late an EnvRunner may be.
+_MADE_UP_FOR = 50
 
 
 class SleepyEnv(gym.Env[Any, Any]):
@@ -60,6 +62,8 @@ class SleepyEnv(gym.Env[Any, Any]):
         """Sleeps."""
         assert self._due is not None
         entered = time.monotonic()
+        # What is longer ago is lost: else a stall would be followed by a sprint as long.
+        self._due = max(self._due, entered - _MADE_UP_FOR * self._step_s)
         self._due += self._step_s * self._random.uniform(0.5, 1.5)
         time.sleep(max(0.0, self._due - entered))
         reward = float(action == self._right)

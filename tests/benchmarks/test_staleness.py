@@ -234,6 +234,15 @@ def test_environment_keeps_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen[-1][TIME] * sleepy_env.CLOCK_PERIOD_S == pytest.approx(busy[-1] % 1000, abs=1e-3)
 
 
+def test_environment_does_not_make_up_for_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stall of a second, what is made up for is a part of it, and then steps sleep again."""
+    own = [0.0] * 5 + [1.0] + [0.0] * 100
+    ended, _ = stepped(monkeypatch, own)
+    steps = np.diff(ended)[6:]
+    assert 40 <= np.count_nonzero(steps < 0.005) <= 80
+    assert steps[-20:].min() >= 0.005 - 1e-9
+
+
 def test_env_steps_per_second_do_not_depend_on_the_window() -> None:
     """A rate is of each EnvRunner's whole fragments, from the first one's begin to the last's."""
     rows = [
