@@ -235,7 +235,7 @@ def test_environment_keeps_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_environment_does_not_make_up_for_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stall of a second, what is made up for is a part of it, and then steps sleep again."""
+    """Of a stall of a second, a part is made up for, and then steps sleep again."""
     own = [0.0] * 5 + [1.0] + [0.0] * 100
     ended, _ = stepped(monkeypatch, own)
     steps = np.diff(ended)[6:]
