@@ -73,6 +73,14 @@ bench: $(STAMP) ## measure beside Ray's state server, on an idle machine: ARGS="
 bench-smoke: $(STAMP) ## the benchmarks in short, with wide margins (under 2 minutes)
 	$(BIN)/python -m pytest tests/benchmarks $(ARGS)
 
+.PHONY: bench-staleness
+bench-staleness: $(STAMP) ## staleness of training batches, five arms, on an idle machine (an hour; goes on)
+	$(BIN)/python -m benchmarks.staleness --write-docs $(ARGS)
+
+.PHONY: bench-curves
+bench-curves: $(STAMP) ## learning curves of the same arms, on an idle machine (goes on where it was ended)
+	$(BIN)/python -m benchmarks.curves --write-docs $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) ## kill, freeze, cut, fill and damage for half an hour: ARGS="--seconds 3600 --seed 7"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)

@@ -54,7 +54,7 @@ class Lab:
 def open_lab(object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[Lab]:
     """Starts both servers and ends them."""
     with contextlib.ExitStack() as stack:
-        port = _free_port()
+        port = free_port()
         server = stack.enter_context(EmbeddedServer(host="127.0.0.1", port=port))
         stack.enter_context(ray_session(object_store_bytes))
         ray_server = RayServer()
@@ -62,7 +62,8 @@ def open_lab(object_store_bytes: int = OBJECT_STORE_BYTES) -> Iterator[Lab]:
         yield Lab(server, ray_server, Places(port, str(server.socket_path)))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -54,6 +54,21 @@ def cpu_seconds(*pids: int) -> float:
     return total / 1e9
 
 
+def busy_seconds() -> float:
+    """Time that all cores together have worked since boot, whoever asked for it."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def source() -> str:
+    """Tells one state of the package's code from all others."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parents[1] / "src").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
 def pss_bytes(*pids: int) -> int:
     """Memory of these processes; a page that n processes share counts as 1/n of it in each."""
     total = 0

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks import costs, fanout, fetch, plots, poll, publish, scale, scaling, tables, targets
+from benchmarks import (
+    costs,
+    fanout,
+    fetch,
+    filling,
+    plots,
+    poll,
+    publish,
+    scale,
+    scaling,
+    tables,
+    targets,
+)
 from benchmarks.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/benchmarks.md", "docs/scaling.md")
-_MARKED = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.S)
 
 
 def _metric(metric: str) -> Callable[[Results], str]:
@@ -58,24 +68,11 @@ BLOCKS: Mapping[str, Callable[[Results], str]] = {
 
 
 def fill(text: str, results: Results) -> str:
-    """A page with all of its blocks made anew.
-
-    Raises:
-        KeyError: If a marker names no block.
-    """
-    return _MARKED.sub(lambda m: f"{m[1]}{BLOCKS[m[2]](results)}\n{m[3]}", text)
-
-
-def names_in(text: str) -> list[str]:
-    """The blocks that a page has."""
-    return [name for _, name, _ in _MARKED.findall(text)]
+    """A page with all of these blocks made anew; those of other benchmarks stay as they are."""
+    return filling.fill(text, {name: block(results) for name, block in BLOCKS.items()})
 
 
 def write(results: Results, root: Path = ROOT) -> list[Path]:
     """Fills in all pages and draws the plots; returns what was written."""
-    written = []
-    for page in PAGES:
-        path = root / page
-        path.write_text(fill(path.read_text(), results))
-        written.append(path)
-    return written + plots.save_all(results, root / "docs" / "images")
+    made = {name: block(results) for name, block in BLOCKS.items()}
+    return filling.fill_pages(root, PAGES, made) + plots.save_all(results, root / "docs" / "images")

@@ -113,7 +113,8 @@ class Arrivals:
                 operation = "fetch"
                 ahead = self.take_ahead()
                 if choice is None:
-                    break
+                    self.cooldown = _CALM
+                    return ahead  # Newer than the held one, even if the store has lost it.
                 version, manifest = choice
                 if ahead is not None and ahead.version == version:
                     self.cooldown = _CALM
@@ -134,8 +135,7 @@ class Arrivals:
                 self._ask_for(error.digest)
             self.cooldown = self.cooldown.failed(self._clock(), random.random())
             return self.take_ahead()
-        self.cooldown = _CALM
-        return None
+        raise AssertionError("the last attempt returns or raises")
 
     def look_ahead(self) -> bool:
         """Fetches the newest version in the background, if it is newer, and decodes its weights.

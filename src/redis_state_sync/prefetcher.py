@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 import weakref
@@ -29,8 +30,8 @@ class Prefetcher:
         self._look = weakref.WeakMethod(look)
         self._pace = Pace(every_s, least_s=_OFTEN_S)
         self._changed = threading.Condition()
+        self._pid = os.getpid()
         self._on = False
-        self._closed = False
         self._next_look = 0.0
         self._thread: threading.Thread | None = None
 
@@ -46,8 +47,6 @@ class Prefetcher:
             RuntimeError: If there can be no further thread.
         """
         with self._changed:
-            self._on, self._closed = True, False
-            self._changed.notify_all()
             if self._thread is None or not self._thread.is_alive():
                 self._thread = background.start(
                     self,
@@ -57,6 +56,8 @@ class Prefetcher:
                     ended=_nothing,
                     name="redis-state-sync-prefetch",
                 )
+            self._on = True
+            self._changed.notify_all()
 
     def turn_off(self) -> None:
         """Looks no more. What has begun goes on to its end."""
@@ -64,16 +65,18 @@ class Prefetcher:
 
     def close(self) -> None:
         """Ends the thread, and waits for it for a moment."""
+        if self._pid != os.getpid():
+            return  # Before the lock: the fork may have copied it while the thread held it.
         with self._changed:
-            self._on, self._closed = False, True
+            self._on = False
             thread, self._thread = self._thread, None
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
 
     def _due(self) -> background.Due | None:
-        if self._closed:
-            return None
+        if threading.current_thread() is not self._thread:
+            return None  # Closed, and perhaps turned on again: then there is another thread.
         if not self._on:
             return background.Due(math.inf, waits=False)
         return background.Due(self._next_look - time.monotonic(), waits=False)

@@ -13,6 +13,8 @@ from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
 
+_NO_THREAD = "prefetch"
+
 
 class Reports:
     """Tells a reader's observers what happens. All calls are made with the reader's lock.
@@ -86,6 +88,10 @@ class Reports:
             self._warned.add(kind)
             logger.warning(message, *details)
 
+    def no_thread(self, error: RuntimeError) -> None:
+        """Warns once that nothing is fetched in the background."""
+        self.warn(_NO_THREAD, "not fetching in the background: %s", error)
+
     def recovered(self) -> None:
         """Something was applied: what fails from now on is news again."""
-        self._warned.clear()
+        self._warned &= {_NO_THREAD}

@@ -331,7 +331,7 @@ class StateSubscriber:
         try:
             prefetcher.turn_on()
         except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
-            self._reports.warn("prefetch", "not fetching in the background: %s", error)
+            self._reports.no_thread(error)
         try:
             yield
         finally:
@@ -437,20 +437,25 @@ class StateSubscriber:
         arrivals = self._arrivals
         # Whatever happens, this version is dealt with: a rejected one is not fetched again.
         arrivals.poller.deal_with(snapshot.version)
-        self._half_applied = None
+        half, self._half_applied = self._half_applied, None
         snapshot.changed = arrivals.changed(snapshot.manifest)
+        self._reports.catch_up()  # That it was fetched is told before that it was applied.
         try:
             apply(snapshot)
         except (ApplyError, CodecError) as error:
+            if snapshot is not half:
+                self._half_applied = half  # The receiver has its weights, and still lacks the rest.
             self._reports.failed("apply", error, self.held)
             return False
+        newer = self.held is None or snapshot.version > self.held
         components = dict(snapshot.manifest.components)
         if in_flight:
             self._half_applied = snapshot
             weights = {name: c for name, c in components.items() if is_weights(name)}
             components = {**arrivals.components, **weights}
         arrivals.applied(snapshot.version, components)
-        self._freshness.applied()
+        if newer:  # Not the rest of one whose weights were applied before.
+            self._freshness.applied()
         self._reports.recovered()
         self._reports.tell(Applied(snapshot.version, self._clock() - started))
         return True

@@ -24,6 +24,7 @@ from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.learner_hooks import account_for_staleness
 from redis_state_sync.rllib.metrics import learner_results
+from redis_state_sync.rllib.newest_state import hand_out_newest_state
 from redis_state_sync.rllib.states import (
     CONNECTORS,
     from_components,
@@ -212,9 +213,7 @@ class LearnerSync:
             hooks.install()
             if not evaluation:
                 self._training_hooks = hooks
-        for result in algorithm.learner_group.foreach_learner(account_for_staleness):
-            if not result.ok:
-                logger.warning("a Learner can not say how stale its batches are: %s", result.get())
+        _hook_learners(algorithm.learner_group)
         local = algorithm.env_runner
         if local is not None:
             local._redis_state_local_feed = self._feed_local
@@ -260,6 +259,16 @@ class LearnerSync:
             publisher.generation,
             "in the background" if self._async else "before each sync returns",
         )
+
+
+def _hook_learners(group: Any) -> None:
+    for hook, without in (
+        (account_for_staleness, "does not say how stale its batches are"),
+        (hand_out_newest_state, "hands out states that are one update old"),
+    ):
+        for result in group.foreach_learner(hook):
+            if not result.ok:
+                logger.warning("a Learner %s: %s", without, result.get())
 
 
 def _close(publisher: StatePublisher, server: Any) -> None:

@@ -55,7 +55,9 @@ class RefreshPoints:
             return False
         self._ever = True
         self._steps += 1
-        if self._steps < self._every_steps or (self._at_starts_only and not self._started):
+        # One that comes too early is let pass: later on its episode is in the middle.
+        started, self._started = self._started, False
+        if self._steps < self._every_steps or (self._at_starts_only and not started):
             return False
         return self._clock() >= self._not_before
 
@@ -71,7 +73,7 @@ class RefreshPoints:
         Args:
             attempt: Refreshes, and returns whether there was something newer.
         """
-        self._steps, self._started = 0, False
+        self._steps = 0
         began = self._clock()
         found = attempt()
         ended = self._clock()

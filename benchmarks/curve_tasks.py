@@ -1,0 +1,108 @@
+"""What is learned for the learning curves, and when it counts as learned."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.lag_cells import PREFETCH, PULL, PUSH, SAMPLE, SETTINGS, TITLES
+
+ARMS = {arm: TITLES[arm] for arm in (PUSH, PULL, SAMPLE, PREFETCH)}
+ALGORITHMS = {"appo": "APPO", "impala": "IMPALA"}
+# Of which the mean return is taken: few, so that it follows soon.
+EPISODES = 30
+_TTL_S = 600.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment, and the mean return of the last episodes that is to be reached.
+
+    Args:
+        title: For readers.
+        env: Gymnasium's name; None: `StatelessCartPole` of RLlib's examples.
+        threshold: Of the mean return.
+        max_steps: Env steps after which a run is ended; then it is not known when it would have.
+        lstm: Whether the module remembers.
+    """
+
+    title: str
+    env: str | None
+    threshold: float
+    max_steps: int
+    lstm: bool = False
+
+
+TASKS = {
+    "cartpole": Task("CartPole-v1", "CartPole-v1", 150.0, 150_000),
+    "hidden": Task("CartPole without velocities, LSTM", None, 100.0, 200_000, lstm=True),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task and an algorithm."""
+
+    task: str
+    algorithm: str
+
+    @classmethod
+    def parse(cls, name: str) -> Case:
+        """From a name as `cartpole-appo`.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        task, _, algorithm = name.partition("-")
+        if task not in TASKS or algorithm not in ALGORITHMS:
+            raise ValueError(f"{name!r} is no case: {', '.join(case.name for case in CASES)}")
+        return cls(task, algorithm)
+
+    @property
+    def name(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.task}-{self.algorithm}"
+
+    @property
+    def title(self) -> str:
+        """For readers."""
+        return f"{TASKS[self.task].title}, {ALGORITHMS[self.algorithm]}"
+
+
+CASES = tuple(Case(task, algorithm) for task in TASKS for algorithm in ALGORITHMS)
+
+
+def plain_config(case: Case, arm: str) -> dict[str, Any]:
+    """All that a run depends on besides its seed; to be hashed."""
+    return {
+        "case": asdict(case),
+        "task": asdict(TASKS[case.task]),
+        "episodes": EPISODES,
+        "settings": SETTINGS.get(arm, {}),
+    }
+
+
+def make_config(case: Case, arm: str, seed: int, url: str, namespace: str) -> Any:
+    """The AlgorithmConfig of a run: arms differ in how weights travel, and in nothing else."""
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.rllib.examples.envs.classes.stateless_cartpole import StatelessCartPole
+
+    from redis_state_sync.demo.rllib_configs import rllib_config
+    from redis_state_sync.rllib import with_redis_state
+
+    task = TASKS[case.task]
+    config = rllib_config(case.algorithm, task.env or "CartPole-v1", seed)
+    if task.env is None:
+        config.environment(StatelessCartPole)
+    if task.lstm:
+        config.rl_module(
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=[64], vf_share_layers=True, use_lstm=True, lstm_cell_size=64
+            )
+        )
+    config.env_runners(num_cpus_per_env_runner=0, use_env_runner_state_server=arm == PULL)
+    config.training(timeout_s_sampler_manager=0.002)
+    config.reporting(min_time_s_per_iteration=0.5, metrics_num_episodes_for_smoothing=EPISODES)
+    if arm in SETTINGS:
+        config = with_redis_state(config, url, namespace=namespace, ttl_s=_TTL_S, **SETTINGS[arm])
+    return config
