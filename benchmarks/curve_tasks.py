@@ -20,22 +20,20 @@ class Task:
 
     Args:
         title: For readers.
-        env: Gymnasium's name; None: `StatelessCartPole` of RLlib's examples.
+        env: Gymnasium's name.
         threshold: Of the mean return.
         max_steps: Env steps after which a run is ended; then it is not known when it would have.
-        lstm: Whether the module remembers.
     """
 
     title: str
-    env: str | None
+    env: str
     threshold: float
     max_steps: int
-    lstm: bool = False
 
 
 TASKS = {
-    "cartpole": Task("CartPole-v1", "CartPole-v1", 150.0, 150_000),
-    "hidden": Task("CartPole without velocities, LSTM", None, 100.0, 200_000, lstm=True),
+    "cartpole": Task("CartPole-v1", "CartPole-v1", 200.0, 150_000),
+    "acrobot": Task("Acrobot-v1", "Acrobot-v1", -120.0, 200_000),
 }
 
 
@@ -84,22 +82,11 @@ def plain_config(case: Case, arm: str) -> dict[str, Any]:
 
 def make_config(case: Case, arm: str, seed: int, url: str, namespace: str) -> Any:
     """The AlgorithmConfig of a run: arms differ in how weights travel, and in nothing else."""
-    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-    from ray.rllib.examples.envs.classes.stateless_cartpole import StatelessCartPole
-
     from redis_state_sync.demo.rllib_configs import rllib_config
     from redis_state_sync.rllib import with_redis_state
 
     task = TASKS[case.task]
-    config = rllib_config(case.algorithm, task.env or "CartPole-v1", seed)
-    if task.env is None:
-        config.environment(StatelessCartPole)
-    if task.lstm:
-        config.rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=[64], vf_share_layers=True, use_lstm=True, lstm_cell_size=64
-            )
-        )
+    config: Any = rllib_config(case.algorithm, task.env, seed)
     config.env_runners(num_cpus_per_env_runner=0, use_env_runner_state_server=arm == PULL)
     config.training(timeout_s_sampler_manager=0.002)
     config.reporting(min_time_s_per_iteration=0.5, metrics_num_episodes_for_smoothing=EPISODES)
