@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks import sleepy_env
 from benchmarks.sleepy_env import MAX_RUNNERS, SleepyEnv
 
 PUSH, PULL, SAMPLE, FLIGHT, PREFETCH = "push", "pull", "sample", "flight", "prefetch"
@@ -120,6 +121,7 @@ def plain_config(cell: Cell, arm: str, timing: Timing) -> dict[str, Any]:
         "cell": asdict(cell),
         "step_s": cell.step_s,
         "timing": asdict(timing),
+        "environment": sleepy_env.VERSION,
         "sampler_timeout_s": SAMPLER_TIMEOUT_S,
         "settings": SETTINGS.get(arm, {}),
     }
@@ -134,7 +136,12 @@ def make_config(cell: Cell, arm: str, seed: int, url: str, namespace: str) -> An
         APPOConfig()
         .environment(
             SleepyEnv,
-            env_config={"step_s": cell.step_s, "fragment_s": cell.fragment_s, "seed": seed},
+            env_config={
+                "step_s": cell.step_s,
+                "fragment_s": cell.fragment_s,
+                "runners": cell.runners,
+                "seed": seed,
+            },
         )
         .env_runners(
             num_env_runners=cell.runners,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _COLOURS = {
     PREFETCH: "#d62728",
 }
 _EMPTY = "_Not measured._"
+# Of each arm, to be called complete.
+_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -125,15 +128,18 @@ def target_table(results: LagResults) -> str:
                         f"| {target.what} | {cell.title} | {TITLES[arm]} | {wanted} "
                         f"| {change(ratio)} | {verdict(ratio, 1 - target.lower)} |"
                     )
-    for cell in results.cells:
-        for arm in _OURS:
-            ratio = results.ratio(cell, arm, PULL, lag_results.unscheduled_steps_per_s)
-            if ratio is not None:
-                rows.append(
-                    f"| env steps/s without the schedule | {cell.title} | {TITLES[arm]} "
-                    f"| within {100 * RATE_WITHIN:.0f} % | {change(ratio)} "
-                    f"| {verdict(_inverse(ratio), 1 / (1 - RATE_WITHIN))} |"
-                )
+    rates = (
+        ("env steps/s", of("steps_per_s")),
+        ("env steps/s without the schedule", lag_results.unscheduled_steps_per_s),
+    )
+    for (what, rate), cell, arm in itertools.product(rates, results.cells, _OURS):
+        ratio = results.ratio(cell, arm, PULL, rate)
+        if ratio is not None:
+            rows.append(
+                f"| {what} | {cell.title} | {TITLES[arm]} "
+                f"| within {100 * RATE_WITHIN:.0f} % | {change(ratio)} "
+                f"| {verdict(_inverse(ratio), 1 / (1 - RATE_WITHIN))} |"
+            )
     return "\n".join(rows) if len(rows) > 2 else _EMPTY
 
 
@@ -186,14 +192,10 @@ def facts(results: LagResults) -> str:
     )
     missing = [cell.title for cell in lag_cells.WHOLE if cell not in results.cells]
     lines.append("Cells that were not run: " + ("; ".join(missing) if missing else "none") + ".")
-    few = [
-        f"{cell.title}, {TITLES[arm]} ({len(results.seeds(cell, arm))})"
-        for cell in results.cells
-        for arm in TITLES
-        if len(results.seeds(cell, arm)) < 5
-    ]
+    fewest = {cell: min(len(results.seeds(cell, arm)) for arm in TITLES) for cell in results.cells}
+    few = [f"{cell.title} ({n} of some arm)" for cell, n in fewest.items() if n < _RUNS]
     if few:
-        lines.append("With fewer than 5 runs: " + "; ".join(few) + ".")
+        lines.append(f"With fewer than {_RUNS} runs: " + "; ".join(few) + ".")
     if results.failures:
         failed = "; ".join(
             f"{f['cell']}, {f['arm']}, seed {f['seed']}: {f['error'].strip().splitlines()[-1]}"

@@ -11,11 +11,14 @@ import numpy as np
 # Observations are float32: of seconds below this, it keeps 0.06 ms.
 CLOCK_PERIOD_S = 1000.0
 MAX_RUNNERS = 64
+# Raised when times change: runs of before are then others.
+VERSION = 2
 EPISODE_STEPS = 250
 TIME, RUNNER, OWN = 0, 1, 2
 """Places in an observation: `time.monotonic()` modulo the period, the EnvRunner's index, and the
 seconds between the step before and this one, which were the EnvRunner's own."""
 _FEATURES = 8
+_SLOWER = 0.2
 # So many steps late an EnvRunner may be.
 _MADE_UP_FOR = 50
 
@@ -27,20 +30,20 @@ class SleepyEnv(gym.Env[Any, Any]):
     two steps: as long as EnvRunners keep up, env steps per second, and so updates per second, are
     the same for all arms. What an EnvRunner takes for itself is in the observations.
 
-    Times vary by half from step to step, and an EnvRunner begins late by up to one fragment, so
-    that fragments of different EnvRunners do not end together. Both come from the seed: runs of one
-    seed meet the same times.
+    Times vary by half from step to step, an EnvRunner begins late by up to one fragment, and some
+    EnvRunners are slower than others by up to a fifth: in the course of a run, fragments end in
+    ever other orders, close together and far apart. All of it is the same in runs of one seed.
 
     Args:
-        config: `step_s`: mean seconds of a step; `fragment_s`: the latest begin; `seed`. With
-            RLlib's `worker_index`.
+        config: `step_s`: mean seconds of a step; `fragment_s`: the latest begin; `runners`: how
+            many EnvRunners there are; `seed`. With RLlib's `worker_index`.
     """
 
     def __init__(self, config: Any) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (_FEATURES,), np.float32)
         self.action_space = gym.spaces.Discrete(2)
-        self._step_s: float = config["step_s"]
         self._runner = int(getattr(config, "worker_index", 0))
+        self._step_s = config["step_s"] * pace(self._runner, config["runners"])
         self._random = np.random.default_rng((config["seed"], self._runner))
         # The local EnvRunner, index 0, makes one too and never steps it.
         self._late_s = self._random.uniform(0, config["fragment_s"]) if self._runner else 0.0
@@ -79,3 +82,13 @@ class SleepyEnv(gym.Env[Any, Any]):
         self._returned = time.monotonic()
         observation[TIME] = (self._returned % CLOCK_PERIOD_S) / CLOCK_PERIOD_S
         return observation
+
+
+def pace(runner: int, runners: int) -> float:
+    """How much longer one EnvRunner's steps take than they do on average.
+
+    Args:
+        runner: From 1 on.
+        runners: How many there are.
+    """
+    return 1 + _SLOWER * ((runner - 0.5) / runners - 0.5)

@@ -202,7 +202,8 @@ class Context(dict[str, Any]):
     worker_index = 2
 
 
-CONFIG = {"step_s": 0.01, "fragment_s": 1.0, "seed": 7}
+# The second of three has the mean pace.
+CONFIG = {"step_s": 0.01, "fragment_s": 1.0, "runners": 3, "seed": 7}
 
 
 def stepped(monkeypatch: pytest.MonkeyPatch, own: list[float]) -> tuple[list[float], list[Any]]:
@@ -232,6 +233,15 @@ def test_environment_keeps_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen[99][OWN] == pytest.approx(0.3)
     assert seen[5][RUNNER] * sleepy_env.MAX_RUNNERS == 2
     assert seen[-1][TIME] * sleepy_env.CLOCK_PERIOD_S == pytest.approx(busy[-1] % 1000, abs=1e-3)
+
+
+def test_some_environments_are_slower() -> None:
+    """No two EnvRunners have the same pace, and together they are as fast as said."""
+    for runners in (2, 4, 8, 16):
+        paces = [sleepy_env.pace(runner, runners) for runner in range(1, runners + 1)]
+        assert sorted(set(paces)) == paces
+        assert np.mean(paces) == pytest.approx(1)
+        assert 1.05 < paces[-1] / paces[0] <= 1.25
 
 
 def test_environment_does_not_make_up_for_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
