@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,7 @@ class Flight:
                 num_envs_per_env_runner=num_envs,
                 rollout_fragment_length=50,
                 env_to_module_connector=connector,
+                create_env_on_local_worker=not worker_index,
             )
             .rl_module(
                 model_config=DefaultModelConfig(
@@ -188,7 +190,7 @@ def assert_honest(flight: Flight, episodes: list[Any]) -> int:
 def _check(flight: Flight, agent: str | None, part: Any) -> int:
     module = flight.runner.module
     module = module[agent] if agent is not None else module
-    own = {k: np.array(v) for k, v in module.get_state().items()}
+    own = copy.deepcopy(module.get_state())
     count = len(part)
     numbers = np.asarray(part.get_extra_model_outputs("weights_seq_no"))
     logits = np.asarray(part.get_extra_model_outputs("action_dist_inputs"))
@@ -198,17 +200,6 @@ def _check(flight: Flight, agent: str | None, part: Any) -> int:
     actions = np.asarray(part.get_actions())
     stateful = module.is_stateful()
     outs = part.get_extra_model_outputs("state_out") if stateful else None
-    before = None
-    if stateful and part.t_started > 0:
-        # The step before the first is in what was looked back to.
-        before = (
-            {
-                k: np.asarray(v)[0]
-                for k, v in part.get_extra_model_outputs("state_out", indices=[-count - 1]).items()
-            }
-            if part._len_lookback_buffer
-            else None
-        )
     for number in np.unique(numbers):
         state = flight.versions[int(number)][agent]
         module.set_state(state)
@@ -219,10 +210,8 @@ def _check(flight: Flight, agent: str | None, part: Any) -> int:
                     inner = {k: np.asarray(v)[step - 1] for k, v in outs.items()}
                 elif part.t_started == 0:
                     inner = module.get_initial_state()
-                elif before is not None:
-                    inner = before
                 else:
-                    continue
+                    continue  # It goes on from what an earlier chunk ended with.
                 batch["state_in"] = {k: torch.as_tensor(v)[None] for k, v in inner.items()}
                 batch["obs"] = batch["obs"][:, None]
             with torch.no_grad():
