@@ -116,9 +116,9 @@ class Arrivals:
                     self.cooldown = _CALM
                     return ahead  # Newer than the held one, even if the store has lost it.
                 version, manifest = choice
-                if ahead is not None and ahead.version == version:
+                if ahead is not None and ahead.version >= version:
                     self.cooldown = _CALM
-                    return ahead
+                    return ahead  # Greater: a store that lost it has an older one again.
                 self.ahead = ahead  # In case that this one can not be fetched.
                 try:
                     snapshot = self.fetch(version, manifest, self._transfer_timeout_s)

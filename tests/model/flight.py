@@ -13,11 +13,16 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from redis_state_sync import ApplyError, Snapshot
 from redis_state_sync.components import is_weights
+from redis_state_sync.events import Event, Fetched
 from redis_state_sync.version import Version
-from tests.model.machine import Handle, Machine, Reader, index
+from tests.model.machine import LOST, Handle, Machine, Reader, index
 from tests.model.places import Place
 
-often = st.sampled_from([False, False, False, True])
+TODO = [
+    *("publish", "publish weights", "publish counters", "look ahead", "look ahead"),
+    *("in flight", "in flight", "refresh", "reject in flight", "reject", "forget"),
+    *("prefetch", "do not prefetch", "no answer", "no blobs", "lose the newest"),
+]
 
 
 class ActingReader(Reader):
@@ -30,11 +35,19 @@ class ActingReader(Reader):
         self.half: Version | None = None
         """Of this version it has the weights alone."""
         self.rejected: set[Version] = set()
-        self.prefetch(on=True)
+        self.fetched: set[Version] = set()
+        self.fetched_twice = False
+        self.subscriber._reports._observers = (self.observe,)
+        self.prefetch(on=writer is None)
 
     def prefetch(self, *, on: bool) -> None:
         """Whether its thread would look. It is never started: `look_ahead` takes its place."""
         self.subscriber._prefetcher._on = on
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Fetched):
+            self.fetched_twice |= event.version in self.fetched
+            self.fetched.add(event.version)
 
     @property
     def prefetches(self) -> bool:
@@ -46,7 +59,7 @@ class ActingReader(Reader):
         return None if ahead is None else ahead.version
 
     def refresh(self, *, reject: bool = False) -> None:
-        before, fetches, held = self.ahead, self.store.calls["get_blobs"], self.last
+        before, held = self.ahead, self.last
         seen: list[Version] = []
 
         def apply(snapshot: Snapshot) -> None:
@@ -70,8 +83,6 @@ class ActingReader(Reader):
         done = self.subscriber.refresh(apply)
         assert len(seen) <= 1, "one refresh applies one version"
         assert (done is not None) == (bool(seen) and not reject)
-        if seen == [before]:
-            assert self.store.calls["get_blobs"] == fetches, f"{before} was fetched twice"
         if before is not None:
             assert seen, f"{before} was fetched, and not used"
             assert seen[0] >= before
@@ -123,6 +134,7 @@ class ActingReader(Reader):
         self.forgot = self.forgot or self.subscriber.held is not None
         self.subscriber.forget()
         self.has, self.half = {}, None
+        self.fetched.clear()
         self.rejected.clear()  # All that is newer than what was held is looked at again.
 
     def adopt(self, version: Version) -> None:
@@ -132,8 +144,8 @@ class ActingReader(Reader):
         held = self.subscriber.held
         assert held is not None
         assert held >= version
-        if self.last is None or held >= self.last:
-            self.last = held
+        assert self.forgot or self.last is None or held >= self.last
+        self.last = held  # What was pushed to one that forgot may well be older.
         self.forgot = False
 
     def _expect_changed(self, snapshot: Snapshot, names: set[str]) -> None:
@@ -176,25 +188,55 @@ class FlightMachine(Machine):
     def reader(self, which: int) -> Any:
         return self.readers[which % len(self.readers)]
 
-    @rule(which=index)
-    def look_ahead(self, which: int) -> None:
-        """A reader's thread looks."""
-        self.reader(which).look_ahead()
+    @rule(which=index, todo=st.lists(st.sampled_from(TODO), min_size=1, max_size=12))
+    @precondition(lambda self: self.learners)
+    def act(self, which: int, todo: list[str]) -> None:
+        """A reader does one thing after the other, and so does its learner."""
+        reader = self.reader(which)
+        if self.outage_ends_in:
+            owner = which
+        else:
+            learner = self.owner()
+            owner = self.learners.index(learner)
+        for number, what in enumerate(todo):
+            match what:
+                case "publish":
+                    self.publish(owner, number % 2)
+                case "publish counters" | "publish weights":
+                    self.publish_some(owner, "counters" if "counters" in what else "rl_module/p")
+                case "look ahead":
+                    reader.look_ahead()
+                case "in flight" | "reject in flight":
+                    reader.refresh_in_flight(reject=what.startswith("reject"))
+                case "refresh" | "reject":
+                    reader.refresh(reject=what == "reject")
+                case "prefetch" | "do not prefetch":
+                    reader.prefetch(on=what == "prefetch")
+                case "forget":
+                    reader.forget()
+                case "no answer":
+                    reader.store.fail_next("newest", LOST)
+                case "no blobs":
+                    reader.store.fail_next("get_blobs", LOST)
+                case "lose the newest":
+                    if self.lossy and self.saved:
+                        self.fail_over(1)
+            self.what_is_ahead_is_newer()
+            self.readers_hold_what_they_applied()
 
-    @rule(which=index)
-    def look_ahead_again(self, which: int) -> None:
-        """The same, more often."""
-        self.reader(which).look_ahead()
+    act_more = act_still_more = act  # Three times as often.
+    # What befalls learners is put to the test elsewhere.
+    pin = unpin = time_passes = fault_of_a_learner = read = None
 
-    @rule(which=index, reject=often)
-    def read_in_flight(self, which: int, reject: bool) -> None:
-        """A reader refreshes between two steps."""
-        self.reader(which).refresh_in_flight(reject=reject)
-
-    @rule(which=index, on=st.booleans())
-    def prefetch(self, which: int, on: bool) -> None:
-        """A reader begins or ends to prefetch."""
-        self.reader(which).prefetch(on=on)
+    def publish_some(self, which: int, component: str) -> None:
+        """A learner publishes a version that differs by one component only."""
+        learner = self.learners[which % len(self.learners)]
+        if learner.refused or not learner.latest:
+            return
+        learner.number += 1
+        learner.latest = {**learner.latest, component: learner.number}
+        learner.pending = Version(learner.generation, learner.number)
+        self.attempt(learner)
 
     @rule(which=index)
     def forget(self, which: int) -> None:
@@ -219,6 +261,7 @@ class FlightMachine(Machine):
     @invariant()
     def what_is_ahead_is_newer(self) -> None:
         for reader in self.readers:
+            assert not reader.fetched_twice
             ahead = reader.ahead
             if ahead is not None:
                 assert ahead in self.legit
