@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import gymnasium as gym
+
 from benchmarks.lag_cells import PREFETCH, PULL, PUSH, SAMPLE, SETTINGS, TITLES
 
 ARMS = {arm: TITLES[arm] for arm in (PUSH, PULL, SAMPLE, PREFETCH)}
@@ -24,7 +26,7 @@ class Task:
         threshold: Of the mean return.
         max_steps: Env steps after which a run is ended; then it is not known when it would have.
         entropy: Its coefficient in the loss.
-        lr: Learning rate.
+        scale: Of the rewards, and so of the returns.
     """
 
     title: str
@@ -32,13 +34,30 @@ class Task:
     threshold: float
     max_steps: int
     entropy: float = 0.0
-    lr: float = 0.001
+    scale: float = 1.0
+
+
+class ScaledEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Scales the rewards of another environment.
+
+    Args:
+        config: `env`: its name; `scale`.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(gym.make(config["env"]))
+        self._scale = float(config["scale"])
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As the environment's."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, self._scale * float(reward), terminated, truncated, info
 
 
 TASKS = {
     "cartpole": Task("CartPole-v1", "CartPole-v1", 200.0, 150_000),
-    # Nothing is rewarded before the first success: a policy that is sure too early stays at -500.
-    "acrobot": Task("Acrobot-v1", "Acrobot-v1", -100.0, 200_000, entropy=0.02, lr=0.0005),
+    # Unscaled, advantages of a hundred make the policy sure of itself too early: it stays at -500.
+    "acrobot": Task("Acrobot-v1, rewards / 50", "Acrobot-v1", -3.0, 200_000, 0.01, scale=0.02),
 }
 
 
@@ -93,8 +112,10 @@ def make_config(case: Case, arm: str, seed: int, url: str, namespace: str) -> An
     task = TASKS[case.task]
     config: Any = rllib_config(case.algorithm, task.env, seed)
     config.env_runners(num_cpus_per_env_runner=0, use_env_runner_state_server=arm == PULL)
-    config.training(timeout_s_sampler_manager=0.002, entropy_coeff=task.entropy, lr=task.lr)
+    config.training(timeout_s_sampler_manager=0.002, entropy_coeff=task.entropy)
     config.reporting(min_time_s_per_iteration=0.5, metrics_num_episodes_for_smoothing=EPISODES)
+    if task.scale != 1:
+        config.environment(ScaledEnv, env_config={"env": task.env, "scale": task.scale})
     if arm in SETTINGS:
         config = with_redis_state(config, url, namespace=namespace, ttl_s=_TTL_S, **SETTINGS[arm])
     return config
