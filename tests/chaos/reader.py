@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 
 from redis_state_sync import CodecError, Snapshot, StateSubscriber
+from redis_state_sync.components import is_weights
 from redis_state_sync.events import Event, Failed, Fetched, Polled
 from tests.chaos.bounds import FIRST_TIMEOUT_S, SETTINGS
 from tests.chaos.content import Mark, TornError, mark_of
@@ -56,10 +57,22 @@ class Reader:
             if time.monotonic() >= next_beat:
                 self._beat()
                 next_beat += _BEAT_S
-            time.sleep(rng.uniform(0.005, 0.02))
+            self._act(rng.uniform(0.005, 0.02))
         self._beat()
         self._subscriber.close()
         self._journal.write("end")
+
+    def _act(self, seconds: float) -> None:
+        """Half of the readers prefetch meanwhile, and refresh in flight."""
+        if not self._process.options.shares:
+            time.sleep(seconds)
+            return
+        with self._subscriber.prefetching():
+            for _ in range(4):
+                time.sleep(seconds / 4)
+                self._counts["in flight"] += (
+                    self._subscriber.refresh_in_flight(self._apply) is not None
+                )
 
     def _refresh(self, first: bool) -> None:
         before = Counter(self._counts)
@@ -93,6 +106,8 @@ class Reader:
     def _apply(self, snapshot: Snapshot) -> None:
         started = time.monotonic()
         held = self._subscriber.held
+        if snapshot.version == held and not any(map(is_weights, snapshot.changed)):
+            return  # The rest of what was applied in flight.
         if held is not None and snapshot.version <= held:
             self._journal.write("violation", text=f"back from {held} to {snapshot.version}")
         try:

@@ -386,3 +386,60 @@ def test_signed_round_trip(backend: Backend, keys: Keys) -> None:
             assert last > forged
             assert subscriber.wait_for(found.append, version=last, timeout=WAIT) == last
             assert number_in(found[-1]) == 8
+
+
+def test_prefetching_under_load(backend: Backend, keys: Keys) -> None:
+    """A reader whose thread fetches while versions come fast: it applies each once, in order and
+    unmixed, between its steps or at its refreshes, and ends with the newest, whole.
+    """
+    applied: list[tuple[Version, int]] = []
+    counters: list[Version] = []
+    with closing(StatePublisher(backend.open(), keys.namespace)) as publisher:
+        subscriber = StateSubscriber(
+            backend.open(), keys.namespace, poll_timeout_s=WAIT, prefetch_every_s=0.0005
+        )
+        stop = threading.Event()
+
+        def publish() -> None:
+            for number in range(backend.versions // 3):
+                publisher.publish(state(number)).wait(WAIT)
+            stop.set()
+
+        def whole(snapshot: Snapshot) -> None:
+            if applied and applied[-1][0] == snapshot.version:
+                counters.append(snapshot.version)  # The rest of it.
+                assert not any(name.startswith("rl_module/") for name in snapshot.changed)
+            else:
+                applied.append((snapshot.version, number_in(snapshot)))
+
+        in_flight = 0
+
+        def between_steps() -> bool:
+            nonlocal in_flight
+            found = subscriber.refresh_in_flight(
+                lambda s: applied.append((s.version, number_in(s)))
+            )
+            in_flight += found is not None
+            return found is not None
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        while not stop.is_set():
+            subscriber.refresh(whole)
+            with subscriber.prefetching():
+                for _ in range(20):
+                    time.sleep(0.0005)
+                    between_steps()
+        thread.join(WAIT)
+        subscriber.refresh(whole)
+        with subscriber.prefetching():
+            publisher.publish(state(publisher.last_version.number)).wait(WAIT)
+            until(between_steps, "a version in flight")
+        subscriber.refresh(whole)
+        assert counters[-1] == subscriber.held == publisher.last_version
+        subscriber.close()
+    versions = [version for version, _ in applied]
+    assert versions == sorted(set(versions))
+    assert all(version.number == number + 1 for version, number in applied)
+    assert in_flight > 0
+    assert len(set(counters)) == len(counters) <= in_flight

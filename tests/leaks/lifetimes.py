@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from threading import enumerate as enumerate_threads
 
 import numpy as np
 
@@ -66,6 +68,54 @@ def dropped() -> Iterator[Cycle]:
     """A learner and a reader, dropped without a word."""
     with _server(lambda url: lambda: _published(*_make(url))) as cycle:
         yield cycle
+
+
+@contextmanager
+def prefetched() -> Iterator[Cycle]:
+    """A reader that prefetches and refreshes in flight, block after block."""
+
+    with EmbeddedServer() as server:
+        publisher, subscriber = _make(server.url)
+        numbers = itertools.count()
+
+        def cycle() -> None:
+            version = publisher.publish({"rl_module/p": np.full(2000, next(numbers))}).wait(WAIT)
+            deadline = time.monotonic() + WAIT
+            with subscriber.prefetching():
+                while subscriber.held != version:
+                    assert time.monotonic() < deadline
+                    subscriber.refresh_in_flight(lambda s: s["rl_module/p"])
+                    time.sleep(0.001)
+            for _ in range(10):
+                with subscriber.prefetching():
+                    subscriber.refresh_in_flight(lambda s: None)
+            subscriber.refresh(lambda s: None)
+
+        with closing(publisher), closing(subscriber):
+            yield cycle
+
+
+@contextmanager
+def dropped_while_prefetching() -> Iterator[Cycle]:
+    """Readers that nobody holds any more, while their threads are at it."""
+    with EmbeddedServer() as server:
+        observer = Server(server)
+        publisher, _ = _make(server.url)
+        del _
+        publisher.publish({"rl_module/p": np.zeros(100_000)}).wait(WAIT)
+
+        def cycle() -> None:
+            subscriber = StateSubscriber(open_store(server.url), "n", poll_timeout_s=WAIT)
+            subscriber.prefetching().__enter__()
+
+        with closing(publisher):
+            yield cycle
+            deadline = time.monotonic() + WAIT
+            while any(t.name.startswith("redis-state-sync-prefetch") for t in enumerate_threads()):
+                assert time.monotonic() < deadline, "a thread goes on"
+                time.sleep(0.05)
+            observer.wait_for_connections(2)
+            observer.close()
 
 
 @contextmanager
@@ -158,6 +208,8 @@ if __name__ == "__main__":
     cycles.main(
         closed,
         dropped,
+        prefetched,
+        dropped_while_prefetching,
         taken_over,
         shut_out,
         callback_raises,

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(300)
     [
         ("closed", 300),
         ("dropped", 300),
+        ("prefetched", 1000),
         ("taken_over", 100),
         ("shut_out", 300),
         ("callback_raises", 300),
@@ -42,3 +43,16 @@ def test_lifetimes_leave_nothing(kind: str, cycles: int) -> None:
     for count in ("threads", "fds", "children", "shared_memory"):
         assert half_way[count] == end[count], count
         assert after[count] == before[count], count
+
+
+def test_readers_dropped_while_prefetching() -> None:
+    """Their threads and connections end by themselves, soon after: nothing is left of them."""
+    with tempfile.TemporaryDirectory(prefix="rss-", dir="/tmp") as folder:
+        done = programs.run(
+            "lifetimes", "dropped_while_prefetching", 100, timeout=240, TMPDIR=folder
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    before, _, _, end, after = (json.loads(line) for line in done.stdout.splitlines())
+    for count in ("threads", "fds", "children", "shared_memory"):
+        assert after[count] == before[count], count
+    assert end["threads"] < 100

@@ -341,3 +341,74 @@ def test_observers_hear_on_the_thread_that_refreshes() -> None:
     assert applied > 5
     assert threads == {threading.current_thread()}
     assert kinds == {Polled, Fetched, Applied}
+
+
+class MarkedStore(MemoryStore):
+    """One that says, as a tracked server does, that nothing changed."""
+
+    def mark(self) -> object:
+        return str(self._values.get("rss:{n}:versions"))
+
+    def newest(self, *args: Any, tracked: bool = False, **kwargs: Any) -> Any:
+        return super().newest(*args, **kwargs)
+
+
+def test_parts_that_stay_the_same_are_known_to_be_there(store: ScriptedStore) -> None:
+    """What was applied whole before counts: the rest is what differs from it, or nothing."""
+    reader = Acting(store, prefetching=False)
+    with publishing(store) as publisher:
+        publisher.publish({**state(1), "extra/x": 1}).wait(WAIT)
+        reader.refresh()
+        publisher.publish({**state(1), "rl_module/p": 2, "extra/x": 1}).wait(WAIT)
+        first = reader.refresh_in_flight()
+        assert first is not None
+        assert first.changed == {"rl_module/p"}
+        publisher.publish({**state(1), "rl_module/p": 2, "extra/x": 3}).wait(WAIT)
+        second = reader.refresh_in_flight()
+        assert second is not None
+        assert second.changed == {"extra/x"}
+        rest = reader.refresh()
+        assert rest is not None
+        assert rest.changed == {"extra/x"}
+        publisher.publish({**state(1), "rl_module/p": 4, "extra/x": 3}).wait(WAIT)
+        reader.refresh_in_flight()
+        rest = reader.refresh()
+        assert rest is not None
+        assert rest.changed == frozenset()
+
+
+@pytest.mark.parametrize("prefetching", [False, True])
+def test_the_rest_is_applied_without_asking(prefetching: bool) -> None:
+    """Where the server says that nothing changed, the rest is applied all the same, once."""
+    store = MarkedStore()
+    reader = Acting(store, prefetching=prefetching, tracking=True)
+    subscriber = reader.subscriber
+    with publishing(store) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        subscriber._look_ahead()
+        assert subscriber.refresh_in_flight(reader.in_flight.append) is not None
+        subscriber._look_ahead()
+        assert subscriber._arrivals.unchanged()
+        assert subscriber.refresh(reader.applied.append) is not None
+        assert subscriber.refresh(reader.applied.append) is None
+        assert reader.applied[0].changed == {"counters"}
+
+
+def test_what_is_ahead_is_applied_without_asking() -> None:
+    """A server that says that nothing changed since it lost a version does not hide it."""
+    store = MarkedStore()
+    reader = Acting(store, tracking=True)
+    subscriber = reader.subscriber
+    with publishing(store) as publisher:
+        publisher.publish(state(1)).wait(WAIT)
+        subscriber.refresh(reader.applied.append)
+        second = publisher.publish(state(2)).wait(WAIT)
+        assert subscriber._look_ahead()
+        store.drop(subscriber.keys, [second], [], timeout=WAIT)
+        subscriber._arrivals._no_fetch_before = 0.0
+        assert not subscriber._look_ahead()
+        assert subscriber._arrivals.poller.unchanged()
+        assert reader.ahead == second
+        snapshot = subscriber.refresh(reader.applied.append)
+        assert snapshot is not None
+        assert snapshot.version == second
