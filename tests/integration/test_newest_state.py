@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import Any
 
 import pytest
+import ray
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 
 from redis_state_sync.rllib import with_redis_state
-from redis_state_sync.rllib.newest_state import hand_out_newest_state
+from redis_state_sync.rllib.newest_state import NewestState, hand_out_newest_state
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -94,3 +96,90 @@ def test_the_newest_state_is_given(server: Any, build: Any, config_class: Any) -
         algo.train()
     newest = sum(given == last for given, last in learner.given)
     assert newest >= 0.8 * len(learner.given), learner.given
+
+
+def test_a_learner_actors_last_state_is_published(server: Any, build: Any) -> None:
+    """Without waiting for the next batch to be sent to it, and never followed by an older one."""
+    config = (
+        APPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=1, rollout_fragment_length=50)
+        .learners(num_learners=1)
+        .training(train_batch_size_per_learner=50, use_circular_buffer=False)
+        .reporting(min_time_s_per_iteration=0, min_train_timesteps_per_iteration=0)
+    )
+    with_redis_state(config, server.url)
+    algo = build(config)
+    publisher = algo.redis_state_sync.publisher
+    published: list[int] = []
+    publish = publisher.publish
+
+    def publish_noted(*args: Any, **kwargs: Any) -> Any:
+        made = publish(*args, **kwargs)
+        published.append(publisher._weights_seq_no)
+        return made
+
+    publisher.publish = publish_noted
+    while not published or published[-1] < 20:
+        algo.train()
+    update = algo.learner_group.update
+    algo.learner_group.update = lambda *args, **kwargs: []  # No further batch is sent.
+
+    def last_made() -> int:
+        (result,) = algo.learner_group.foreach_learner(lambda learner: learner._weights_seq_no)
+        return int(result.get())
+
+    deadline = time.monotonic() + 30
+    while published[-1] < last_made():
+        assert time.monotonic() < deadline, (published[-3:], last_made())
+        algo.training_step()
+        time.sleep(0.01)
+    assert published == sorted(published)
+    algo.learner_group.update = update
+
+
+def test_a_lost_learner_actor_is_rllibs_business() -> None:
+    """What an actor that died leaves unanswered is passed over."""
+    actor = Gives.remote()
+    group = Group(actor)
+    delivered: list[Any] = []
+    newest = NewestState(group, delivered.append)
+    newest.install()
+    assert group.update(batch=1) == "results"
+    until_answered(newest)
+    newest.look()
+    assert delivered == [{"weights_seq_no": 7}]
+    group.update()
+    until_answered(newest)
+    newest.look()
+    assert len(delivered) == 1  # It was no newer.
+    ray.kill(actor)
+    group.update()
+    until_answered(newest)
+    newest.look()
+    newest.look()
+    assert len(delivered) == 1
+
+
+@ray.remote(num_cpus=0)
+class Gives:
+    """A learner actor whose state is always the same."""
+
+    def apply(self, _: Any) -> Any:
+        return {"weights_seq_no": 7}
+
+
+class Group:
+    """The parts of a LearnerGroup that matter here."""
+
+    is_local = False
+
+    def __init__(self, actor: Any) -> None:
+        self._workers = [actor]
+
+    def update(self, **_: Any) -> str:
+        return "results"
+
+
+def until_answered(newest: Any) -> None:
+    ray.wait([newest._reply], timeout=30)

@@ -16,6 +16,7 @@ from ray.rllib.utils.metrics import (
     WEIGHTS_SEQ_NO,
 )
 
+from redis_state_sync import components as names
 from redis_state_sync.errors import PublishTimeoutError, SettingsError, StoreError
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
@@ -24,7 +25,7 @@ from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.learner_hooks import account_for_staleness
 from redis_state_sync.rllib.metrics import learner_results
-from redis_state_sync.rllib.newest_state import hand_out_newest_state
+from redis_state_sync.rllib.newest_state import NewestState, hand_out_newest_state
 from redis_state_sync.rllib.states import (
     CONNECTORS,
     from_components,
@@ -116,9 +117,13 @@ class LearnerSync:
             PublishTimeoutError: Likewise, if it does not answer.
         """
         components, seq_no = to_components(resolved(state), multi_agent=self._multi_agent)
-        if not components:
-            return
         with self._lock:
+            if self._in_training_step() and self._is_older(seq_no):
+                # A learner actor's reply that took longer than `NewestState`.
+                components = {n: c for n, c in components.items() if not names.is_weights(n)}
+                seq_no = None
+            if not components:
+                return
             removed = self._removed_modules()
             for name in removed:
                 del self._latest[name]
@@ -128,7 +133,7 @@ class LearnerSync:
             publication = self.publisher.publish(
                 components, weights_seq_no=seq_no, remove=removed, only_if_changed=evaluation
             )
-        in_background = self._async and self._training_thread == threading.get_ident()
+        in_background = self._in_training_step()
         fallback = self._settings.fallback_to_push
         if not self.publisher.healthy and fallback:
             self._push(publication.version, push)
@@ -155,6 +160,14 @@ class LearnerSync:
             self.publisher.close()
         finally:
             self._stop_server()
+
+    def _in_training_step(self) -> bool:
+        """Whether an asynchronous algorithm calls from its `training_step`."""
+        return self._async and self._training_thread == threading.get_ident()
+
+    def _is_older(self, seq_no: int | None) -> bool:
+        latest = self._latest_seq_no
+        return seq_no is not None and latest is not None and seq_no < latest
 
     def _removed_modules(self) -> list[str]:
         """Components of modules that the Algorithm has no more, see `Algorithm.remove_module`."""
@@ -217,11 +230,15 @@ class LearnerSync:
         local = algorithm.env_runner
         if local is not None:
             local._redis_state_local_feed = self._feed_local
+        newest_state = NewestState(algorithm.learner_group, self._deliver_early)
+        if self._async:
+            newest_state.install()
         training_step = algorithm.training_step
 
         def training_step_marked() -> Any:
             self._training_thread = threading.get_ident()
             try:
+                newest_state.look()
                 return training_step()
             finally:
                 self._training_thread = None
@@ -230,6 +247,11 @@ class LearnerSync:
         # For an Algorithm that is dropped, or a driver that ends, without stop().
         server, publisher = self._server, self.publisher
         self._finalizer = weakref.finalize(algorithm, _close, publisher, server)
+
+    def _deliver_early(self, state: dict[str, Any]) -> None:
+        # While the store is down, Ray pushes what its own sync brings, a little later.
+        if self.publisher.healthy:
+            self.deliver(state, lambda _: None)
 
     def _feed_local(self) -> None:
         """Gives the local EnvRunner newer weights before it samples.
