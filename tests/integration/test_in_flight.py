@@ -120,6 +120,8 @@ def test_without_in_flight_a_sample_is_of_one_version(flights: Any, prefetch: bo
         assert_honest(flight, episodes)
         assert set(np.concatenate(stamps(episodes))) == {newest}
         assert flight.seq_no > newest
+    thread = flight.runner._redis_state_subscriber._prefetcher._thread
+    assert (thread is not None) == prefetch
 
 
 def test_evaluation_is_of_one_version(flights: Any) -> None:
