@@ -14,6 +14,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.rllib import with_redis_state
+from tests.contract.servers import free_port
 from tests.integration.held import assert_same
 from tests.integration.in_flight import WAIT, Flight, assert_honest, stamps
 from tests.integration.test_apply import mean_std, observations
@@ -119,6 +120,8 @@ def test_without_in_flight_a_sample_is_of_one_version(flights: Any, prefetch: bo
         assert_honest(flight, episodes)
         assert set(np.concatenate(stamps(episodes))) == {newest}
         assert flight.seq_no > newest
+    thread = flight.runner._redis_state_subscriber._prefetcher._thread
+    assert (thread is not None) == prefetch
 
 
 def test_evaluation_is_of_one_version(flights: Any) -> None:
@@ -211,27 +214,44 @@ def test_user_callbacks_see_one_version(flights: Any) -> None:
     assert len(set(flight.seen)) > 5
 
 
-def test_the_store_goes_away_and_comes_back(flights: Any, server: EmbeddedServer) -> None:
-    """An outage costs a sample() next to nothing; weights are kept, and new ones come in flight."""
-    with EmbeddedServer() as own:
-        flight = Flight(own.url, refresh="steps", refresh_every_s=0.01, prefetch=True)
-        flight.publish()
-        flight.on_step = lambda runner: None
-        flight.sample(300)
-        subscriber = flight.runner._redis_state_subscriber
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_the_store_goes_away_and_comes_back(prefetch: bool) -> None:
+    """An outage in the middle of a sample() costs it next to nothing: weights are kept, and what
+    is published after it is applied in flight, within the same sample().
+    """
+    port = free_port()
+    first = EmbeddedServer(host="127.0.0.1", port=port)
+    flight = Flight(
+        f"redis://127.0.0.1:{port}", refresh="steps", refresh_every_s=0.01, prefetch=prefetch
+    )
+    later: list[EmbeddedServer] = []
+    slowest = [0.0, time.perf_counter()]
 
-        def gone(runner: Any) -> None:
-            if flight.seen[-1] == 1 and len(flight.seen) % 20 == 0:
-                subscriber.store.close()
+    def step(runner: Any) -> None:
+        now = time.perf_counter()
+        slowest[:] = [max(slowest[0], now - slowest[1]), now]
+        time.sleep(0.002)
+        steps = len(flight.seen)
+        if steps == 100:
+            first.stop()
+        elif steps == 200:
+            later.append(EmbeddedServer(host="127.0.0.1", port=port))
+            flight.publish()
+        slowest[1] = time.perf_counter()
 
-        flight.on_step = gone
-        own.stop() if hasattr(own, "stop") else own.close()
-        began = time.perf_counter()
-        episodes = flight.sample(300)
-        assert time.perf_counter() - began < WAIT
-        assert set(np.concatenate(stamps(episodes))) == {1}
-        flight.publisher.close()
-        flight.runner.stop()
+    flight.publish()
+    flight.on_step = step
+    try:
+        episodes = flight.sample(2500)
+        assert_honest(flight, episodes)
+        assert set(flight.seen[:200]) == {1}
+        assert flight.seen[-1] == 2
+        # A poll may take 50 ms; a reply that does not come from a dead server half a second.
+        assert slowest[0] < WAIT / 4
+    finally:
+        flight.close()
+        for server in later:
+            server.stop()
 
 
 def test_a_synchronous_algorithm_is_refused() -> None:

@@ -97,8 +97,11 @@ def test_appo_in_flight(build: Any, server: EmbeddedServer) -> None:
     train_until(lambda result: group.num_healthy_remote_workers() == 2)
     newest = train_until(in_flight)
     assert newest["env_runners"]["redis_state"]["version_number_max"] > 0
-    versions = group.foreach_env_runner(
-        lambda r: (r.redis_state_version, r._redis_state_points.count), local_env_runner=False
-    )
-    assert len(versions) == 2
-    assert all(version is not None and count > 0 for version, count in versions)
+
+    def both_fly(result: Any) -> bool:
+        found = group.foreach_env_runner(
+            lambda r: (r.redis_state_version, r._redis_state_points.count), local_env_runner=False
+        )
+        return len(found) == 2 and all(v is not None and count > 0 for v, count in found)
+
+    train_until(both_fly)

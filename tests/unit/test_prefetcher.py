@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_looking_in_vain_costs_a_hundredth_of_a_core() -> None:
 
 
 def test_dropping_its_holder_ends_the_thread() -> None:
-    """Neither the thread nor the prefetcher keeps its holder alive, on or off."""
+    """Neither the thread nor the prefetcher keeps its holder alive, on or off; nor does a cycle."""
     for on in (True, False):
         holder = Holder()
         holder.prefetcher.turn_on()
@@ -111,10 +112,25 @@ def test_dropping_its_holder_ends_the_thread() -> None:
         if not on:
             holder.prefetcher.turn_off()
         (thread,) = holder.threads
-        del holder
-        gc.collect()
+        there = weakref.ref(holder)
+        gc.disable()
+        try:
+            del holder
+            wait_until(lambda there=there: there() is None)
+        finally:
+            gc.enable()
         thread.join(WAIT)
         assert not thread.is_alive()
+
+
+def test_it_does_not_look_all_the_time() -> None:
+    """However cheap a look is, at most a hundred a second are made."""
+    holder = Holder(every_s=None)
+    began = time.monotonic()
+    holder.prefetcher.turn_on()
+    holder.wait_for(6)
+    assert time.monotonic() - began > 5 * 0.009
+    holder.prefetcher.close()
 
 
 def test_close_ends_the_thread() -> None:
