@@ -69,8 +69,18 @@ class Keys:
 
     @property
     def pins(self) -> str:
-        """Hash: pin name -> version."""
+        """Hash: pin name -> version. Never expires."""
         return f"{PREFIX}:{{{self.namespace}}}:pins"
+
+    @property
+    def pinned(self) -> str:
+        """Hash: pinned version -> its record, which outlives the stream. Never expires."""
+        return f"{PREFIX}:{{{self.namespace}}}:pinned"
+
+    @property
+    def dropping(self) -> str:
+        """String: the versions that a learner is about to drop, for a few seconds."""
+        return f"{PREFIX}:{{{self.namespace}}}:dropping"
 
     @property
     def readers(self) -> str:

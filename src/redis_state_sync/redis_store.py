@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -24,6 +24,7 @@ from redis_state_sync.manifest import MAX_MANIFEST_BYTES
 from redis_state_sync.pools import ClientPool, EndpointPools
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
+from redis_state_sync.redis_pins import RedisPins, whole
 from redis_state_sync.replies import FIELD, entries, milliseconds, pairs, server_version
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import LARGEST_FETCH, Entry
@@ -44,7 +45,7 @@ SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _OVERHEAD = 4 << 10
 
 
-class RedisStore:
+class RedisStore(RedisPins):
     """A `Store` over one connection.
 
     Constructed means usable: it connects when first asked, connects anew after an error or a
@@ -179,13 +180,12 @@ class RedisStore:
         Raises:
             NotNewerError: If it does.
         """
-        ttl = _whole(ttl_s)
+        ttl = whole(ttl_s)
         replies = self._run(
             "publish",
             [
                 ("XADD", keys.versions, str(version), FIELD, manifest),
                 ("EXPIRE", keys.versions, ttl),
-                ("EXPIRE", keys.pins, ttl),
                 ("EXPIRE", keys.readers, ttl),
             ],
             timeout,
@@ -200,18 +200,24 @@ class RedisStore:
         self._check("publish", replies)
 
     def refresh(
-        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        ttl_s: float,
+        timeout: float,
+        pinned: Collection[str] = (),
     ) -> set[str]:
         """Refreshes expiries; returns the digests to send again."""
-        ttl = _whole(ttl_s)
-        commands: list[Command] = [
-            ("HGET", keys.readers, RESEND),
-            ("EXPIRE", keys.versions, ttl),
-            ("EXPIRE", keys.pins, ttl),
+        ttl = whole(ttl_s)
+        commands: list[Command] = [("HGET", keys.readers, RESEND), ("EXPIRE", keys.versions, ttl)]
+        # What is pinned was told never to expire, and only has to be there.
+        commands += [
+            ("EXISTS", keys.blob(d)) if d in pinned else ("EXPIRE", keys.blob(d), ttl)
+            for d in digests
         ]
-        commands += [("EXPIRE", keys.blob(digest), ttl) for digest in digests]
-        asked_for, _, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
-        missing = {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
+        asked_for, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
+        missing = {d for d, reply in zip(digests, replies, strict=True) if not reply}
         if isinstance(asked_for, bytes):
             missing.add(asked_for.decode("ascii", "replace"))
         return missing
@@ -223,7 +229,7 @@ class RedisStore:
         # When the last byte was handed to the kernel, megabytes may still be on their way.
         stall = max(self._stall_timeout_s, REPLY_TIMEOUT_S)
         deadline = time.monotonic() + timeout
-        ttl = _whole(ttl_s)
+        ttl = whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
             commands: list[Command] = [
                 ("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch
@@ -287,14 +293,6 @@ class RedisStore:
                 limit -= len(blob or b"")
         return blobs
 
-    def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
-        """Pin name -> pinned version."""
-        found = self._hash("pins", keys.pins, timeout)
-        try:
-            return {name.decode(): Version.parse(version) for name, version in found.items()}
-        except (TypeError, ValueError) as error:
-            raise self._unexpected("HGETALL") from error
-
     def drop(
         self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
     ) -> None:
@@ -303,11 +301,13 @@ class RedisStore:
         if versions:
             ids = [str(version) for version in versions]
             commands = [("XDEL", keys.versions, *ids)]
-            self._run("drop", commands, remaining(deadline), stall=REPLY_TIMEOUT_S)
-        for start in range(0, len(digests), UNLINK_BATCH):
-            batch = digests[start : start + UNLINK_BATCH]
+            # No later than its notice says, or never.
+            at_most = min(timeout, REPLY_TIMEOUT_S)
+            self._run("drop", commands, at_most, stall=REPLY_TIMEOUT_S)
+        gone = [*map(keys.blob, digests), *([keys.dropping] if versions else [])]
+        for start in range(0, len(gone), UNLINK_BATCH):
             # One key each: a cluster refuses a command of which some keys have moved already.
-            unlinks = [("UNLINK", keys.blob(digest)) for digest in batch]
+            unlinks = [("UNLINK", key) for key in gone[start : start + UNLINK_BATCH]]
             self._run("drop", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
 
     def note_reader(
@@ -316,9 +316,15 @@ class RedisStore:
         """Records what a reader has, for `status`."""
         commands: list[Command] = [
             ("HSET", keys.readers, reader, note),
-            ("EXPIRE", keys.readers, _whole(ttl_s)),
+            ("EXPIRE", keys.readers, whole(ttl_s)),
         ]
         self._run("note", commands, timeout)
+
+    def readers(self, keys: Keys, *, timeout: float) -> dict[str, str]:
+        """Reader -> its note."""
+        notes = self._hash("readers", keys.readers, timeout)
+        shown_notes = {_shown(name): _shown(note) for name, note in notes.items()}
+        return {name: note for name, note in shown_notes.items() if name != RESEND}
 
     def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
         """Drops the notes of readers that were not heard of for `ttl_s`."""
@@ -378,8 +384,8 @@ class RedisStore:
         )
 
 
-def _whole(seconds: float) -> int:
-    return max(1, round(seconds))
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:
