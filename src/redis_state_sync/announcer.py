@@ -291,7 +291,6 @@ class Announcer:
         to_send = {digest: data for digest, data in pieces.items() if digest in missing}
         self._uploaded |= to_send.keys()
         if to_send:
-            self.retention.uploaded(to_send.keys())
             self.store.put_blobs(
                 self.keys,
                 to_send,

@@ -174,10 +174,6 @@ class Retention:
             self._store.set_expiry(self._keys, new, ttl_s=None, timeout=timeout)
         self._pinned, self._lasting = pinned, lasting
 
-    def uploaded(self, digests: Collection[str]) -> None:
-        """These blobs were stored again, and so expire until the next look at the pins."""
-        self._lasting -= {*digests}
-
     def _drop(self, history: int, strays: Collection[str], timeout: float) -> list[Version]:
         at_most = min(timeout, _LOOK_TIMEOUT_S)
         noticed: set[Version] = set()
@@ -211,9 +207,10 @@ class Retention:
         return versions
 
     def other_digests(self, newest: Manifest) -> list[str]:
-        """Digests of kept versions that the newest one does not use, and that expire."""
-        other = newest.digests().keys() | self._lasting
-        return [digest for digest in _digests(self._stored, self._stored) if digest not in other]
+        """Digests of kept versions that the newest one does not use."""
+        own = newest.digests()
+        known = {**self._pinned, **self._stored}
+        return [digest for digest in _digests(known, known) if digest not in own]
 
     def _read(self, entry: Entry) -> Manifest | None:
         try:
