@@ -182,11 +182,12 @@ def test_a_pin_outlives_everything_else(backend: Backend, keys: Keys) -> None:
     assert number_in(history_of(backend, keys).fetch("best")) == 1
     assert StateSubscriber(backend.open(), keys.namespace).fetch(timeout=WAIT) is None
     with learner(backend, keys) as publisher:
-        # Another module: nothing that the learner keeps needs the frozen one of old.
-        for number in range(2, 7):
-            publisher.publish({"rl_module/q": {"w": np.full(9, number)}}).wait(WAIT)
+        published(publisher, 2)
+        # From now on nothing that the learner keeps needs the frozen module.
+        for number in range(3, 7):
+            state_without = {"counters": {"steps": number}}
+            publisher.publish(state_without, remove=["rl_module/frozen"]).wait(WAIT)
             publisher.flush(WAIT)
-        until(lambda: publisher.store.newest(keys, timeout=WAIT), "a look")
         assert number_in(history_of(backend, keys).fetch("best")) == 1
         assert lasting(backend, keys) == keep
         history.pin("again", "best")
@@ -230,6 +231,29 @@ def test_names_share_a_version(backend: Backend, keys: Keys) -> None:
         with pytest.raises(UnknownVersionError):
             history.fetch(first)
         assert history.pins() == {"b": last}
+
+
+@pytest.mark.parametrize("operation", ["remove_pin", "find", "forget_record", "set_expiry"])
+def test_others_pin_while_one_unpins(backend: Backend, keys: Keys, operation: str) -> None:
+    """Whoever pins a version, or one like it, while its last name is taken away, keeps it whole."""
+    other, scripted = history_of(backend, keys), ScriptedStore(backend.open())
+    slow = History(scripted, keys.namespace, timeout_s=WAIT)
+    with learner(backend, keys, history=9, heartbeat_s=3600) as publisher:
+        first, second = published(publisher, 1), published(publisher, 2)
+    for version in (first, second):
+        slow.pin("a", first)
+        calls = scripted.calls[operation]
+        unpinning = threading.Thread(target=slow.unpin, args=("a",))
+        with scripted.paused(operation):
+            unpinning.start()
+            scripted.wait_for_calls(operation, calls + 1)
+            other.pin("b", version)
+        unpinning.join(WAIT)
+        assert not unpinning.is_alive()
+        assert other.pins() == {"b": version}
+        assert lasting(backend, keys) == kept(keys, other.fetch("b"))
+        other.unpin("b")
+        assert lasting(backend, keys) == set()
 
 
 def test_an_incomplete_version_can_not_be_pinned(backend: Backend, keys: Keys) -> None:
