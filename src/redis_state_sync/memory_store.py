@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from redis_state_sync.errors import NotNewerError, StoreUnavailableError
-from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.keys import RESEND, Keys, namespaces_of
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
@@ -39,6 +39,12 @@ class MemoryStore:
     def server_facts(self, *, timeout: float) -> str:
         """What kind of store this is."""
         return "memory of one process"
+
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted."""
+        with self._lock:
+            self._forget_expired()
+            return namespaces_of(self._values)
 
     def time_ms(self, *, timeout: float) -> int:
         """The clock in ms since 1970."""

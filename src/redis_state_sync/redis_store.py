@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -19,13 +20,21 @@ from redis_state_sync.errors import (
     StoreUnavailableError,
 )
 from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
-from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.keys import PREFIX, RESEND, Keys, namespaces_of
 from redis_state_sync.manifest import MAX_MANIFEST_BYTES
 from redis_state_sync.pools import ClientPool, EndpointPools
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
 from redis_state_sync.redis_pins import RedisPins, whole
-from redis_state_sync.replies import FIELD, entries, milliseconds, pairs, server_version
+from redis_state_sync.replies import (
+    FIELD,
+    entries,
+    milliseconds,
+    pairs,
+    primaries,
+    scanned,
+    server_version,
+)
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
@@ -36,6 +45,7 @@ ReadT = TypeVar("ReadT")
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
 HDEL_BATCH = 1000
+SCAN_BATCH = 1000
 # Longer than a server takes for a small command, unless it hangs: then the publisher, which may
 # have a minute for all of a version, must be free for the server that a failover puts in its place.
 REPLY_TIMEOUT_S = 2.0
@@ -126,6 +136,31 @@ class RedisStore(RedisPins):
         except StoreError:  # INFO is a right, and a section, that not every server grants.
             return "version unknown"
         return self._read("INFO", server_version, reply)
+
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted; of a cluster, those on all its primaries."""
+        deadline = time.monotonic() + timeout
+        if not self._cluster:
+            return namespaces_of(self._scan(deadline))
+        (reply,) = self._run("list", [("CLUSTER", "SLOTS")], timeout)
+        names: set[str] = set()
+        for address in self._read("CLUSTER", primaries, reply):
+            node = RedisStore(partial(self._make, address), self._where)
+            try:
+                names |= {*node.namespaces(timeout=remaining(deadline))}
+            finally:
+                node.close()
+        return sorted(names)
+
+    def _scan(self, deadline: float) -> Iterator[str]:
+        cursor = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", f"{PREFIX}:{{*}}:*", "COUNT", SCAN_BATCH)
+            (reply,) = self._run("list", [command], remaining(deadline), stall=REPLY_TIMEOUT_S)
+            cursor, found = self._read("SCAN", scanned, reply)
+            yield from map(_shown, found)
+            if cursor == b"0":
+                return
 
     def time_ms(self, *, timeout: float) -> int:
         """The server's clock in ms since 1970."""

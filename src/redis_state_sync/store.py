@@ -49,6 +49,10 @@ class Store(Protocol):
         """Kind and version of the server in a few words, as far as it may be asked."""
         ...
 
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted. Looks at every key of the server."""
+        ...
+
     def time_ms(self, *, timeout: float) -> int:
         """The store's clock in ms since 1970."""
         ...

@@ -133,6 +133,10 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("server_facts", timeout, lambda: self.inner.server_facts(timeout=timeout))
 
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """As the inner store's."""
+        return self._call("namespaces", timeout, lambda: self.inner.namespaces(timeout=timeout))
+
     def time_ms(self, *, timeout: float) -> int:
         """As the inner store's."""
         return self._call("time_ms", timeout, lambda: self.inner.time_ms(timeout=timeout))
