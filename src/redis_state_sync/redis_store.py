@@ -137,6 +137,19 @@ class RedisStore(RedisPins):
             return "version unknown"
         return self._read("INFO", server_version, reply)
 
+    def ask(self, commands: Sequence[Command], *, timeout: float) -> list[Any]:
+        """Raw replies to a few commands; in the place of a refused one, a `StoreError`.
+
+        For looking at a server, not at states. Of a cluster some node answers.
+        """
+        replies = self._run("doctor", commands, timeout, check=False)
+        return [
+            reply_error(reply, str(command[0]), self._where)
+            if isinstance(reply, Exception)
+            else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
+
     def namespaces(self, *, timeout: float) -> list[str]:
         """The namespaces that hold something, sorted; of a cluster, those on all its primaries."""
         deadline = time.monotonic() + timeout

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from redis_state_sync import __version__
+from redis_state_sync.cli.diff import diff
+from redis_state_sync.cli.doctor import doctor
 from redis_state_sync.cli.listing import list_namespaces
 from redis_state_sync.cli.pin import pin
 from redis_state_sync.cli.rollback import rollback
@@ -43,3 +45,5 @@ app.command("versions")(versions)
 app.command("pin")(pin)
 app.command("unpin")(unpin)
 app.command("rollback")(rollback)
+app.command("doctor")(doctor)
+app.command("diff")(diff)
