@@ -12,6 +12,7 @@ from redis_state_sync.errors import LearnerAliveError, NotNewerError, SettingsEr
 from redis_state_sync.history import History
 from redis_state_sync.manifest import Manifest, Writer
 from redis_state_sync.records import is_signed
+from redis_state_sync.store import Entry
 from redis_state_sync.takeover import Tenure
 from redis_state_sync.version import Version
 
@@ -54,6 +55,26 @@ def learner_at_work(history: History, *, watch_s: float = WATCH_S) -> str | None
     return None
 
 
+def check_no_learner(history: History, *, watch_s: float = WATCH_S) -> None:
+    """Raises `LearnerAliveError` if a learner is at work, see `learner_at_work`."""
+    sign = learner_at_work(history, watch_s=watch_s)
+    if sign is not None:
+        raise LearnerAliveError(
+            f"a learner is at work in namespace {history.keys.namespace!r} at "
+            f"{history.store.describe()}: {sign}. It would be refused from now on, and stop; ask "
+            "to take over if that is meant"
+        )
+
+
+def check_signed(history: History, entry: Entry) -> None:
+    """Raises `SettingsError` if a record is signed, and there is no key to sign another with."""
+    if history.records.keyring is None and is_signed(entry.manifest):
+        raise SettingsError(
+            f"version {entry.version} is signed, and readers may take nothing else: set "
+            "REDIS_STATE_SYNC_SIGNING_KEY_FILE to sign the new one"
+        )
+
+
 def roll_back(
     history: History,
     which: Version | str,
@@ -85,18 +106,9 @@ def roll_back(
         StoreError: If the store fails.
     """
     entry, _ = history.find(which)
-    if history.records.keyring is None and is_signed(entry.manifest):
-        raise SettingsError(
-            f"version {entry.version} is signed, and readers may take nothing else: set "
-            "REDIS_STATE_SYNC_SIGNING_KEY_FILE to sign the new one"
-        )
-    sign = None if take_over else learner_at_work(history, watch_s=watch_s)
-    if sign is not None:
-        raise LearnerAliveError(
-            f"a learner is at work in namespace {history.keys.namespace!r} at "
-            f"{history.store.describe()}: {sign}. It would be refused from now on, and stop; ask "
-            "to take over if that is meant"
-        )
+    check_signed(history, entry)
+    if not take_over:
+        check_no_learner(history, watch_s=watch_s)
     # No learner drops it meanwhile, and all of it is there.
     guard = f"rollback/{socket.gethostname()}/{os.getpid()}/{time.time_ns()}"
     version = history.pin(guard, entry.version)
@@ -109,7 +121,7 @@ def roll_back(
 def _announce(history: History, old: Manifest) -> Version:
     store, keys = history.store, history.keys
     host, pid = socket.gethostname(), os.getpid()
-    writer = Writer(f"rollback by {_user()}@{host}/{pid}/{time.time_ns()}", host, pid)
+    writer = Writer(outsider("rollback"), host, pid)
     tenure = Tenure(
         store, keys, history.records, writer, ttl_s=history.ttl_s, timeout=history.timeout_s
     )
@@ -123,6 +135,11 @@ def _announce(history: History, old: Manifest) -> Version:
             f"a learner took namespace {keys.namespace!r} at {store.describe()} over meanwhile"
         ) from error
     return version
+
+
+def outsider(what: str) -> str:
+    """A writer's id that says who did what by hand."""
+    return f"{what} by {_user()}@{socket.gethostname()}/{os.getpid()}/{time.time_ns()}"
 
 
 def _user() -> str:

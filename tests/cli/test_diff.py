@@ -86,7 +86,8 @@ def test_nothing_changed(cli: Cli, url: str) -> None:
         ({"a": np.array([b"x"])}, {"a": np.array([b"y"])}, {"a": Change(others=("a",))}),
         ({"a": np.array([2**63 - 1])}, {"a": np.array([2**63 - 2])},
          {"a": Change(2.0**63, 0.0, 0.0, 1)}),
-        ({"a": np.array([np.nan])}, {"a": np.array([np.nan])}, {"a": Change(np.nan, np.nan, 0.0, 0)}),
+        ({"a": np.array([np.nan])}, {"a": np.array([np.nan])},
+         {"a": Change(np.nan, np.nan, 0.0, 0)}),
         ({"a": np.array([1.0])}, {"a": np.array([np.nan])}, {"a": Change(1.0, np.nan, 0.0, 1)}),
     ],
 )  # fmt: skip

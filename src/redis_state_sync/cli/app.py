@@ -9,6 +9,8 @@ import typer
 from redis_state_sync import __version__
 from redis_state_sync.cli.diff import diff
 from redis_state_sync.cli.doctor import doctor
+from redis_state_sync.cli.export import export
+from redis_state_sync.cli.importing import import_file
 from redis_state_sync.cli.listing import list_namespaces
 from redis_state_sync.cli.pin import pin
 from redis_state_sync.cli.rollback import rollback
@@ -47,3 +49,5 @@ app.command("unpin")(unpin)
 app.command("rollback")(rollback)
 app.command("doctor")(doctor)
 app.command("diff")(diff)
+app.command("export")(export)
+app.command("import")(import_file)
