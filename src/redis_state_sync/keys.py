@@ -95,6 +95,16 @@ class Keys:
         """Hash: reader -> last fetched version and time; `RESEND` -> digest of a blob."""
         return f"{PREFIX}:{{{self.namespace}}}:readers"
 
+    def owned(self, keys: Iterable[str]) -> list[str]:
+        """Those of some keys that are of this namespace, in the order in which to remove them.
+
+        First what leads readers and learners to blobs, then the blobs.
+        """
+        first = [self.versions, self.pins, self.pinned, self.readers, self.dropping]
+        there = {*keys}
+        blobs = sorted(key for key in there if key.startswith(self.blob("")))
+        return [key for key in first if key in there] + blobs
+
     def blob(self, digest: str) -> str:
         """String: the immutable bytes that have this digest."""
         return f"{PREFIX}:{{{self.namespace}}}:blob:{digest}"

@@ -150,6 +150,16 @@ class MemoryStore:
         with self._lock:
             return dict(self._get(keys.pins) or {})
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds."""
+        with self._lock:
+            self._forget_expired()
+            gone = keys.owned(self._values)
+            for key in gone:
+                self._values.pop(key)
+                self._expiry.pop(key, None)
+            return len(gone)
+
     def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
         """Names a version."""
         with self._lock:

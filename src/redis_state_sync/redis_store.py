@@ -152,23 +152,32 @@ class RedisStore(RedisPins):
 
     def namespaces(self, *, timeout: float) -> list[str]:
         """The namespaces that hold something, sorted; of a cluster, those on all its primaries."""
-        deadline = time.monotonic() + timeout
-        if not self._cluster:
-            return namespaces_of(self._scan(deadline))
-        (reply,) = self._run("list", [("CLUSTER", "SLOTS")], timeout)
-        names: set[str] = set()
-        for address in self._read("CLUSTER", primaries, reply):
-            node = RedisStore(partial(self._make, address), self._where)
-            try:
-                names |= {*node.namespaces(timeout=remaining(deadline))}
-            finally:
-                node.close()
-        return sorted(names)
+        return namespaces_of(self._scan(f"{PREFIX}:{{*}}:*", time.monotonic() + timeout))
 
-    def _scan(self, deadline: float) -> Iterator[str]:
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds, a few keys at a time."""
+        deadline = time.monotonic() + timeout
+        # No name of a namespace holds what is special in a pattern.
+        gone = keys.owned(self._scan(keys.blob("*").removesuffix("blob:*") + "*", deadline))
+        for start in range(0, len(gone), UNLINK_BATCH):
+            unlinks = [("UNLINK", key) for key in gone[start : start + UNLINK_BATCH]]
+            self._run("clear", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
+        return len(gone)
+
+    def _scan(self, pattern: str, deadline: float) -> Iterator[str]:
+        """The keys of this form, some perhaps twice; of a cluster, those on all its primaries."""
+        if self._cluster:
+            (reply,) = self._run("list", [("CLUSTER", "SLOTS")], remaining(deadline))
+            for address in self._read("CLUSTER", primaries, reply):
+                node = RedisStore(partial(self._make, address), self._where)
+                try:
+                    yield from node._scan(pattern, deadline)
+                finally:
+                    node.close()
+            return
         cursor = b"0"
         while True:
-            command = ("SCAN", cursor, "MATCH", f"{PREFIX}:{{*}}:*", "COUNT", SCAN_BATCH)
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_BATCH)
             (reply,) = self._run("list", [command], remaining(deadline), stall=REPLY_TIMEOUT_S)
             cursor, found = self._read("SCAN", scanned, reply)
             yield from map(_shown, found)

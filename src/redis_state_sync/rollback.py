@@ -22,6 +22,17 @@ WATCH_S = 1.6
 _SLACK_S = 0.4
 
 
+def was_refreshed(before: float | None, after: float | None, passed: float) -> bool:
+    """Whether an expiry was set anew in between.
+
+    Args:
+        before: Seconds that were left; None: there was none.
+        after: Seconds that are left now.
+        passed: Seconds since `before` was read, at least.
+    """
+    return before is not None and after is not None and after > before - passed + _SLACK_S
+
+
 def learner_at_work(history: History, *, watch_s: float = WATCH_S) -> str | None:
     """Looks for a while whether a learner looks after the namespace.
 
@@ -49,8 +60,7 @@ def learner_at_work(history: History, *, watch_s: float = WATCH_S) -> str | None
     if store.newest(keys, timeout=timeout) != top:
         return "it has just published"
     after = store.expires_in(keys, timeout=timeout)
-    gone = time.monotonic() - since
-    if before is not None and after is not None and after > before - gone + _SLACK_S:
+    if was_refreshed(before, after, time.monotonic() - since):
         return "it refreshes what is stored"
     return None
 

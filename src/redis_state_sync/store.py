@@ -153,6 +153,14 @@ class Store(Protocol):
         """Pin name -> pinned version."""
         ...
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds. Looks at every key of the server.
+
+        Returns:
+            How many keys were removed.
+        """
+        ...
+
     def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
         """Names a version. That does not expire."""
         ...

@@ -276,6 +276,24 @@ def test_namespaces_are_listed(store: Store, keys: Keys) -> None:
     assert own == [*names, f"{keys.namespace}/pin"]
 
 
+def test_clearing(backend: Backend, store: Store, keys: Keys) -> None:
+    """All of one namespace is removed, and nothing of others, however alike their names are."""
+    others = [Keys(keys.namespace + suffix) for suffix in ("0", "/0", ":versions")]
+    for each in (keys, *others):
+        append(store, each, Version(1, 1))
+        store.put_blobs(each, {f"{i:032x}": b"x" for i in range(40)}, **TTL)
+        store.set_pin(each, "p", Version(1, 1), timeout=WAIT)
+        store.keep_record(each, Version(1, 1), b"m", timeout=WAIT)
+        store.note_reader(each, "r", "1-1 5", **TTL)
+        store.give_notice(each, [Version(1, 1)], **TTL)
+    before = [backend.expiries(other).keys() for other in others]
+    assert store.clear(keys, timeout=WAIT) == 45
+    assert backend.expiries(keys) == {}
+    assert [backend.expiries(other).keys() for other in others] == before
+    assert store.clear(keys, timeout=WAIT) == 0
+    append(store, keys, Version(1, 1))  # It begins anew.
+
+
 def test_readers_are_listed(store: Store, keys: Keys) -> None:
     """The notes of all readers, and nothing else that is in their hash."""
     assert store.readers(keys, timeout=WAIT) == {}

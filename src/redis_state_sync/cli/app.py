@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from redis_state_sync import __version__
+from redis_state_sync.cli.clear import clear
 from redis_state_sync.cli.diff import diff
 from redis_state_sync.cli.doctor import doctor
 from redis_state_sync.cli.export import export
@@ -17,6 +18,7 @@ from redis_state_sync.cli.rollback import rollback
 from redis_state_sync.cli.status import status
 from redis_state_sync.cli.unpin import unpin
 from redis_state_sync.cli.versions import versions
+from redis_state_sync.cli.watch import watch
 
 # No pretty exceptions: they print local variables, and one may hold a password.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -51,3 +53,5 @@ app.command("doctor")(doctor)
 app.command("diff")(diff)
 app.command("export")(export)
 app.command("import")(import_file)
+app.command("clear")(clear)
+app.command("watch")(watch)

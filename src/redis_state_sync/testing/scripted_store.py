@@ -237,6 +237,10 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("pins", timeout, lambda: self.inner.pins(keys, timeout=timeout))
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """As the inner store's."""
+        return self._call("clear", timeout, lambda: self.inner.clear(keys, timeout=timeout))
+
     def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
         """As the inner store's."""
         self._call(
