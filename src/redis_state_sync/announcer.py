@@ -75,7 +75,7 @@ class Announcer:
         self.keys = keys
         self.writer = writer
         self.records = Records(keys, keyring)
-        self.retention = Retention(store, keys, self.records, history)
+        self.retention = Retention(store, keys, self.records, history, ttl_s)
         self._ttl_s = ttl_s
         self._probe_timeout_s = probe_timeout_s
         self._timeout_s = transfer_timeout_s

@@ -112,9 +112,10 @@ class MemoryStore:
         """Refreshes expiries; returns the digests to send again."""
         with self._lock:
             self._touch(keys.versions, ttl_s)
-            missing = {
-                d for d in digests if not self._touch(keys.blob(d), None if d in pinned else ttl_s)
-            }
+            for digest in digests:
+                if digest not in pinned:
+                    self._touch(keys.blob(digest), ttl_s)
+            missing = {d for d in digests if self._get(keys.blob(d)) is None}
             asked_for = (self._get(keys.readers) or {}).get(RESEND)
             return missing | ({asked_for} if asked_for else set())
 

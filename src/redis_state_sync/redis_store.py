@@ -272,9 +272,8 @@ class RedisStore(RedisPins):
             ("EXISTS", keys.blob(d)) if d in pinned else ("EXPIRE", keys.blob(d), ttl)
             for d in digests
         ]
-        commands += [("PERSIST", keys.blob(d)) for d in digests if d in pinned]
         asked_for, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
-        missing = {d for d, reply in zip(digests, replies, strict=False) if reply != 1}
+        missing = {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
         if isinstance(asked_for, bytes):
             missing.add(asked_for.decode("ascii", "replace"))
         return missing

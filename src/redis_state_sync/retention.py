@@ -23,6 +23,8 @@ _LOOK_TIMEOUT_S = 2.0
 NOTICE_S = 10.0
 # A look may show more to drop than was known before, and so on, while others publish, too.
 _NOTICES = 3
+# How many pinned blobs each look makes sure of: a failover may have lost what was set before.
+_ASSURE = 64
 
 
 # A record that can not be read (of another format, unsigned, damaged, planted) is None here.
@@ -66,9 +68,12 @@ class Retention:
         keys: Of which namespace.
         records: Reads its records.
         history: How many of the newest versions to keep, at least 1.
+        ttl_s: Seconds until what was unpinned expires.
     """
 
-    def __init__(self, store: Store, keys: Keys, records: Records, history: int) -> None:
+    def __init__(
+        self, store: Store, keys: Keys, records: Records, history: int, ttl_s: float = 86_400.0
+    ) -> None:
         self._store = store
         self._keys = keys
         self._records = records
@@ -76,6 +81,8 @@ class Retention:
         self._stored: dict[Version, Manifest | None] = {}
         self._pinned: dict[Version, Manifest | None] = {}
         self._lasting: frozenset[str] = frozenset()
+        self._ttl_s = ttl_s
+        self._assured = 0
 
     @property
     def lasting(self) -> frozenset[str]:
@@ -169,10 +176,19 @@ class Retention:
                 known[version] = self._read(Entry(version, record))
         pinned = {version: known[version] for version in named & known.keys()}
         lasting = frozenset(_digests(pinned, pinned))
-        new = sorted(lasting - self._lasting)
-        if new:
-            self._store.set_expiry(self._keys, new, ttl_s=None, timeout=timeout)
+        for digests, ttl_s in (
+            (lasting - self._lasting | self._next_of(lasting), None),
+            (self._lasting - lasting, self._ttl_s),
+        ):
+            if digests:
+                self._store.set_expiry(self._keys, sorted(digests), ttl_s=ttl_s, timeout=timeout)
         self._pinned, self._lasting = pinned, lasting
+
+    def _next_of(self, lasting: Collection[str]) -> set[str]:
+        """A few of them in turn."""
+        start = self._assured if self._assured < len(lasting) else 0
+        self._assured = start + _ASSURE
+        return {*sorted(lasting)[start : self._assured]}
 
     def _drop(self, history: int, strays: Collection[str], timeout: float) -> list[Version]:
         at_most = min(timeout, _LOOK_TIMEOUT_S)

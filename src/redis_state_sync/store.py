@@ -107,7 +107,7 @@ class Store(Protocol):
         timeout: float,
         pinned: Collection[str] = (),
     ) -> set[str]:
-        """Refreshes the expiry of versions and these blobs. Those in `pinned` never expire.
+        """Refreshes the expiry of versions and these blobs; that of those in `pinned` stays.
 
         Returns:
             The digests to send again: of these, the ones that are missing; and the one that a
