@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,7 @@ def test_a_password_in_the_url_is_refused(cli: Cli, words: tuple[str, ...]) -> N
     for url in (f"redis://u:{SECRET}@localhost", f"redis://localhost?password={SECRET}"):
         result = cli("list", "--url", url, *words, code=2)
         assert SECRET not in result.output
+        assert "which every process of this host can read" in result.stderr
         assert "REDIS_STATE_SYNC_PASSWORD_FILE" in result.stderr
 
 
@@ -91,6 +94,13 @@ def test_missing_packages_are_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'redis-state-sync[cli]'" in done.stderr
+
+
+def test_the_entry_point() -> None:
+    """What pip installs as `redis-state-sync` is there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["redis-state-sync"].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_help_and_version() -> None:
