@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from redis_state_sync.cli.app import app
 from redis_state_sync.cli.exit_codes import ExitCode
