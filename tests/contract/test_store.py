@@ -252,7 +252,7 @@ def test_the_clock(store: Store) -> None:
 
 
 def test_pins(backend: Backend, store: Store, keys: Keys) -> None:
-    """Pins are read back by name, as `pin` of a later issue and an operator write them: C104."""
+    """Pins are read back by name, as an operator writes them by hand: C104."""
     if isinstance(store, MemoryStore):
         store._set(keys.pins, {"best": Version(1, 3), "ä/1": Version(2**64 - 1, 1)}, 100)
     else:
