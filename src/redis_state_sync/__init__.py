@@ -9,15 +9,19 @@ from redis_state_sync.codec import register_type
 from redis_state_sync.errors import (
     ApplyError,
     CodecError,
+    LearnerAliveError,
     PublishTimeoutError,
     RedisStateSyncError,
     SettingsError,
     StalePublisherError,
     StaleStateError,
     StoreError,
+    UnknownVersionError,
 )
+from redis_state_sync.history import History, StoredVersion
 from redis_state_sync.keyring import Keyring
 from redis_state_sync.publisher import StatePublisher
+from redis_state_sync.rollback import roll_back
 from redis_state_sync.settings import Settings
 from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.subscriber import StateSubscriber
@@ -28,7 +32,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ApplyError",
     "CodecError",
+    "History",
     "Keyring",
+    "LearnerAliveError",
     "PublishTimeoutError",
     "RedisStateSyncError",
     "Settings",
@@ -39,7 +45,10 @@ __all__ = [
     "StatePublisher",
     "StateSubscriber",
     "StoreError",
+    "StoredVersion",
+    "UnknownVersionError",
     "Version",
     "open_store",
     "register_type",
+    "roll_back",
 ]

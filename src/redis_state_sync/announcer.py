@@ -75,7 +75,7 @@ class Announcer:
         self.keys = keys
         self.writer = writer
         self.records = Records(keys, keyring)
-        self.retention = Retention(store, keys, self.records, history)
+        self.retention = Retention(store, keys, self.records, history, ttl_s)
         self._ttl_s = ttl_s
         self._probe_timeout_s = probe_timeout_s
         self._timeout_s = transfer_timeout_s
@@ -88,6 +88,7 @@ class Announcer:
             store, keys, self.records, writer, ttl_s=ttl_s, timeout=probe_timeout_s
         )
         self.retention.load(timeout=probe_timeout_s)
+        self.retention.look_at_pins(timeout=probe_timeout_s)
 
     @property
     def generation(self) -> int:
@@ -260,7 +261,9 @@ class Announcer:
             self._next_digests([*own, *self.retention.other_digests(self.last.manifest)]),
             ttl_s=self._ttl_s,
             timeout=self._probe_timeout_s,
+            pinned=self.retention.lasting,
         )
+        self.retention.look_at_pins(timeout=self._probe_timeout_s)
         return not missing.isdisjoint(own)
 
     def _next_digests(self, digests: list[str]) -> list[str]:
@@ -279,7 +282,11 @@ class Announcer:
         pieces = {digest: data for blob in blobs for digest, data in blob.pieces()}
         deadline = time.monotonic() + self._timeout_s
         missing = self.store.refresh(
-            self.keys, list(pieces), ttl_s=self._ttl_s, timeout=self._timeout_s
+            self.keys,
+            list(pieces),
+            ttl_s=self._ttl_s,
+            timeout=self._timeout_s,
+            pinned=self.retention.lasting,
         )
         to_send = {digest: data for digest, data in pieces.items() if digest in missing}
         self._uploaded |= to_send.keys()

@@ -17,6 +17,10 @@ class SettingsError(RedisStateSyncError, ValueError):
     category = "settings"
 
 
+class UnknownVersionError(SettingsError):
+    """There is no such version or pin; the message names those that there are."""
+
+
 class VersionError(RedisStateSyncError, ValueError):
     """Something is not a version."""
 
@@ -133,6 +137,12 @@ class NotNewerError(StoreError):
 
 class StalePublisherError(RedisStateSyncError):
     """Another learner took over the namespace. This one must stop publishing."""
+
+    category = "fenced"
+
+
+class LearnerAliveError(RedisStateSyncError):
+    """Somebody who is not the learner wants to publish, and a learner is at work: nothing was."""
 
     category = "fenced"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis_state_sync.errors import SettingsError
@@ -15,6 +16,7 @@ MAX_NAMESPACE_LENGTH = 200
 # No braces (hash tag), no glob characters (ACL and SCAN patterns), no white space or control
 # characters: a namespace can neither leave its prefix nor match another one.
 _NAMESPACE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@=+,-]{0,199})\Z")
+_OWN_KEY = re.compile(rf"{PREFIX}:\{{([^{{}}]+)\}}:(?:versions|pins)\Z")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._:/@=+,-]+")
 
 
@@ -31,6 +33,12 @@ def check_namespace(namespace: object) -> str:
             "letters, digits or . _ : / @ = + , - and begin with a letter or digit"
         )
     return namespace
+
+
+def namespaces_of(keys: Iterable[str]) -> list[str]:
+    """The namespaces of which some of these keys hold versions or pins, sorted."""
+    found = {match[1] for match in map(_OWN_KEY.match, keys) if match}
+    return sorted(name for name in found if _NAMESPACE.match(name))
 
 
 def as_namespace(text: str) -> str:
@@ -69,13 +77,33 @@ class Keys:
 
     @property
     def pins(self) -> str:
-        """Hash: pin name -> version."""
+        """Hash: pin name -> version. Never expires."""
         return f"{PREFIX}:{{{self.namespace}}}:pins"
+
+    @property
+    def pinned(self) -> str:
+        """Hash: pinned version -> its record, which outlives the stream. Never expires."""
+        return f"{PREFIX}:{{{self.namespace}}}:pinned"
+
+    @property
+    def dropping(self) -> str:
+        """String: the versions that a learner is about to drop, for a few seconds."""
+        return f"{PREFIX}:{{{self.namespace}}}:dropping"
 
     @property
     def readers(self) -> str:
         """Hash: reader -> last fetched version and time; `RESEND` -> digest of a blob."""
         return f"{PREFIX}:{{{self.namespace}}}:readers"
+
+    def owned(self, keys: Iterable[str]) -> list[str]:
+        """Those of some keys that are of this namespace, in the order in which to remove them.
+
+        First what leads readers and learners to blobs, then the blobs.
+        """
+        first = [self.versions, self.pins, self.pinned, self.readers, self.dropping]
+        there = {*keys}
+        blobs = sorted(key for key in there if key.startswith(self.blob("")))
+        return [key for key in first if key in there] + blobs
 
     def blob(self, digest: str) -> str:
         """String: the immutable bytes that have this digest."""

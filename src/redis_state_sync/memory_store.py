@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from redis_state_sync.errors import NotNewerError, StoreUnavailableError
-from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.keys import RESEND, Keys, namespaces_of
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
@@ -39,6 +39,12 @@ class MemoryStore:
     def server_facts(self, *, timeout: float) -> str:
         """What kind of store this is."""
         return "memory of one process"
+
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted."""
+        with self._lock:
+            self._forget_expired()
+            return namespaces_of(self._values)
 
     def time_ms(self, *, timeout: float) -> int:
         """The clock in ms since 1970."""
@@ -82,17 +88,34 @@ class MemoryStore:
             self._forget_expired()
             kept = {v: m for v, m in stream.items() if m is not None}
             self._set(keys.versions, {**kept, version: bytes(manifest)}, ttl_s)
-            self._touch(keys.pins, ttl_s)
             self._touch(keys.readers, ttl_s)
 
+    def find(
+        self, keys: Keys, versions: Sequence[Version], *, timeout: float
+    ) -> dict[Version, bytes]:
+        """The records of these versions, announced or pinned, as far as they are there."""
+        with self._lock:
+            stream: dict[Version, bytes | None] = self._get(keys.versions) or {}
+            announced = {v: record for v, record in stream.items() if record is not None}
+            there: dict[Version, bytes] = {**(self._get(keys.pinned) or {}), **announced}
+            return {version: there[version] for version in versions if version in there}
+
     def refresh(
-        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        ttl_s: float,
+        timeout: float,
+        pinned: Collection[str] = (),
     ) -> set[str]:
         """Refreshes expiries; returns the digests to send again."""
         with self._lock:
-            for key in (keys.versions, keys.pins):
-                self._touch(key, ttl_s)
-            missing = {d for d in digests if not self._touch(keys.blob(d), ttl_s)}
+            self._touch(keys.versions, ttl_s)
+            for digest in digests:
+                if digest not in pinned:
+                    self._touch(keys.blob(digest), ttl_s)
+            missing = {d for d in digests if self._get(keys.blob(d)) is None}
             asked_for = (self._get(keys.readers) or {}).get(RESEND)
             return missing | ({asked_for} if asked_for else set())
 
@@ -128,6 +151,61 @@ class MemoryStore:
         with self._lock:
             return dict(self._get(keys.pins) or {})
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds."""
+        with self._lock:
+            self._forget_expired()
+            gone = keys.owned(self._values)
+            for key in gone:
+                self._values.pop(key)
+                self._expiry.pop(key, None)
+            return len(gone)
+
+    def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
+        """Names a version."""
+        with self._lock:
+            self._set(keys.pins, {**(self._get(keys.pins) or {}), name: version}, None)
+
+    def remove_pin(self, keys: Keys, name: str, *, timeout: float) -> None:
+        """Forgets a name."""
+        self._remove(keys.pins, name)
+
+    def keep_record(self, keys: Keys, version: Version, record: bytes, *, timeout: float) -> None:
+        """Keeps the record of a pinned version."""
+        with self._lock:
+            records = self._get(keys.pinned) or {}
+            self._set(keys.pinned, {**records, version: bytes(record)}, None)
+
+    def forget_record(self, keys: Keys, version: Version, *, timeout: float) -> None:
+        """Forgets what `keep_record` kept."""
+        self._remove(keys.pinned, version)
+
+    def set_expiry(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float | None, timeout: float
+    ) -> set[str]:
+        """Has blobs expire after this time, or (None) never; returns the missing ones."""
+        with self._lock:
+            return {digest for digest in digests if not self._touch(keys.blob(digest), ttl_s)}
+
+    def give_notice(
+        self, keys: Keys, versions: Sequence[Version], *, ttl_s: float, timeout: float
+    ) -> None:
+        """Says which versions are about to be dropped."""
+        with self._lock:
+            self._set(keys.dropping, set(versions), ttl_s)
+
+    def notice(self, keys: Keys, *, timeout: float) -> set[Version]:
+        """The versions that are about to be dropped."""
+        with self._lock:
+            return set(self._get(keys.dropping) or ())
+
+    def expires_in(self, keys: Keys, *, timeout: float) -> float | None:
+        """Seconds until the versions expire."""
+        with self._lock:
+            if self._get(keys.versions) is None or keys.versions not in self._expiry:
+                return None
+            return self._expiry[keys.versions] - self._clock()
+
     def drop(
         self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
     ) -> None:
@@ -136,9 +214,10 @@ class MemoryStore:
             stream: dict[Version, bytes | None] = self._get(keys.versions) or {}
             for version in stream.keys() & set(versions):
                 stream[version] = None  # As in Redis, its number does not become free again.
-            for digest in digests:
-                self._values.pop(keys.blob(digest), None)
-                self._expiry.pop(keys.blob(digest), None)
+            gone = [keys.blob(digest) for digest in digests]
+            for key in [*gone, keys.dropping] if versions else gone:
+                self._values.pop(key, None)
+                self._expiry.pop(key, None)
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
@@ -147,6 +226,12 @@ class MemoryStore:
         with self._lock:
             notes = self._get(keys.readers) or {}
             self._set(keys.readers, {**notes, reader: note}, ttl_s)
+
+    def readers(self, keys: Keys, *, timeout: float) -> dict[str, str]:
+        """Reader -> its note."""
+        with self._lock:
+            notes = self._get(keys.readers) or {}
+            return {name: note for name, note in notes.items() if name != RESEND}
 
     def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
         """Drops the notes of readers that were not heard of for `ttl_s`."""
@@ -182,12 +267,25 @@ class MemoryStore:
         for key in list(self._values):
             self._get(key)
 
-    def _set(self, key: str, value: Any, ttl_s: float) -> None:
-        self._values[key] = value
-        self._expiry[key] = self._clock() + ttl_s
+    def _remove(self, key: str, field: Any) -> None:
+        with self._lock:
+            values = self._get(key) or {}
+            values.pop(field, None)
+            if not values:  # As in Redis.
+                self._values.pop(key, None)
 
-    def _touch(self, key: str, ttl_s: float) -> bool:
+    def _set(self, key: str, value: Any, ttl_s: float | None) -> None:
+        self._values[key] = value
+        self._expire(key, ttl_s)
+
+    def _touch(self, key: str, ttl_s: float | None) -> bool:
         if self._get(key) is None:
             return False
-        self._expiry[key] = self._clock() + ttl_s
+        self._expire(key, ttl_s)
         return True
+
+    def _expire(self, key: str, ttl_s: float | None) -> None:
+        if ttl_s is None:
+            self._expiry.pop(key, None)
+        else:
+            self._expiry[key] = self._clock() + ttl_s

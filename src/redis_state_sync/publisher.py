@@ -37,6 +37,7 @@ from redis_state_sync.settings import (
     check_node_cache_bytes,
     check_seconds,
 )
+from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Store, check_store
 from redis_state_sync.version import Version
 
@@ -226,6 +227,26 @@ class StatePublisher:
             if weights_seq_no is not None:
                 self._weights_seq_no = weights_seq_no
             return self._enqueue(only_if_changed)
+
+    def publish_again(self, snapshot: Snapshot) -> Publication:
+        """Publishes an old state, whole, as a new version. What is stored of it is not sent.
+
+        The learner's own weights stay what they are, and its next `publish` follows from them.
+
+        Args:
+            snapshot: What `History.fetch` returned. Components that it lacks are left out.
+
+        Returns:
+            As `publish`.
+
+        Raises:
+            As `publish`; ApplyError, DecodeError: As a look-up in `snapshot`.
+        """
+        return self.publish(
+            dict(snapshot),
+            weights_seq_no=snapshot.weights_seq_no,
+            remove=self._latest.keys() - snapshot.keys(),
+        )
 
     def flush(self, timeout: float) -> Version | None:
         """Waits until everything published so far is stored, and what it pushed out is dropped.

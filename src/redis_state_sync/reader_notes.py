@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from redis_state_sync.errors import VersionError
 from redis_state_sync.keys import RESEND
 from redis_state_sync.version import Version
 
@@ -19,6 +20,17 @@ def note_of(version: Version, time_ms: int) -> str:
         time_ms: When, by the reader's clock, in ms since 1970.
     """
     return f"{version} {time_ms}"
+
+
+def read_note(note: str) -> tuple[Version, int] | None:
+    """The version and the time in ms of a note; None if it is none."""
+    version, _, moment = note.partition(" ")
+    if not _is_time(moment):
+        return None
+    try:
+        return Version.parse(version), int(moment)
+    except VersionError:
+        return None
 
 
 def outdated(notes: Mapping[Text, Text], now_ms: int, ttl_s: float) -> list[Text]:
@@ -41,8 +53,11 @@ def outdated(notes: Mapping[Text, Text], now_ms: int, ttl_s: float) -> list[Text
 
 def _is_recent(note: str, now_ms: int, ttl_ms: float) -> bool:
     _, _, moment = note.partition(" ")
-    is_time = moment.isascii() and moment.isdigit() and len(moment) <= 20
-    return is_time and abs(now_ms - int(moment)) <= ttl_ms
+    return _is_time(moment) and abs(now_ms - int(moment)) <= ttl_ms
+
+
+def _is_time(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20
 
 
 def _text(value: str | bytes) -> str:

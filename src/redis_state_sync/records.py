@@ -37,6 +37,11 @@ class Records:
         self._keyring = keyring
 
     @property
+    def keyring(self) -> Keyring | None:
+        """What signs and checks, if anything does."""
+        return self._keyring
+
+    @property
     def algorithm(self) -> str:
         """How blobs are named. A signature needs digests that nobody can find a second blob for."""
         return XXH3 if self._keyring is None else BLAKE2B
@@ -80,6 +85,15 @@ class Records:
     def _message(self, version: Version, data: bytes) -> bytes:
         message: bytes = msgpack.packb([_ENVELOPE, self._namespace, str(version), data])
         return message
+
+
+def is_signed(record: bytes) -> bool:
+    """Whether a record bears a signature, right or wrong.
+
+    Raises:
+        DecodeError: If it is in an unknown envelope.
+    """
+    return _outer(record) is not None
 
 
 def _outer(record: bytes) -> list[Any] | None:

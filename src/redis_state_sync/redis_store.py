@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -19,12 +20,21 @@ from redis_state_sync.errors import (
     StoreUnavailableError,
 )
 from redis_state_sync.exchange import LARGEST_REPLIES, Command, Exchange
-from redis_state_sync.keys import RESEND, Keys
+from redis_state_sync.keys import PREFIX, RESEND, Keys, namespaces_of
 from redis_state_sync.manifest import MAX_MANIFEST_BYTES
 from redis_state_sync.pools import ClientPool, EndpointPools
 from redis_state_sync.reader_notes import outdated
 from redis_state_sync.redis_errors import reply_error, shown
-from redis_state_sync.replies import FIELD, entries, milliseconds, pairs, server_version
+from redis_state_sync.redis_pins import RedisPins, whole
+from redis_state_sync.replies import (
+    FIELD,
+    entries,
+    milliseconds,
+    pairs,
+    primaries,
+    scanned,
+    server_version,
+)
 from redis_state_sync.settings import Settings
 from redis_state_sync.store import LARGEST_FETCH, Entry
 from redis_state_sync.version import Version
@@ -35,6 +45,7 @@ ReadT = TypeVar("ReadT")
 BATCH_BYTES = 8 << 20
 UNLINK_BATCH = 16
 HDEL_BATCH = 1000
+SCAN_BATCH = 1000
 # Longer than a server takes for a small command, unless it hangs: then the publisher, which may
 # have a minute for all of a version, must be free for the server that a failover puts in its place.
 REPLY_TIMEOUT_S = 2.0
@@ -44,7 +55,7 @@ SMALLEST_BULK_LIMIT = 1 << 20  # No server can be told to take less.
 _OVERHEAD = 4 << 10
 
 
-class RedisStore:
+class RedisStore(RedisPins):
     """A `Store` over one connection.
 
     Constructed means usable: it connects when first asked, connects anew after an error or a
@@ -126,6 +137,53 @@ class RedisStore:
             return "version unknown"
         return self._read("INFO", server_version, reply)
 
+    def ask(self, commands: Sequence[Command], *, timeout: float) -> list[Any]:
+        """Raw replies to a few commands; in the place of a refused one, a `StoreError`.
+
+        For looking at a server, not at states. Of a cluster some node answers.
+        """
+        replies = self._run("doctor", commands, timeout, check=False)
+        return [
+            reply_error(reply, str(command[0]), self._where)
+            if isinstance(reply, Exception)
+            else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
+
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted; of a cluster, those on all its primaries."""
+        return namespaces_of(self._scan(f"{PREFIX}:{{*}}:*", time.monotonic() + timeout))
+
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds, a few keys at a time."""
+        deadline = time.monotonic() + timeout
+        # No name of a namespace holds what is special in a pattern.
+        gone = keys.owned(self._scan(keys.blob("*").removesuffix("blob:*") + "*", deadline))
+        for start in range(0, len(gone), UNLINK_BATCH):
+            unlinks = [("UNLINK", key) for key in gone[start : start + UNLINK_BATCH]]
+            self._run("clear", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
+        return len(gone)
+
+    def _scan(self, pattern: str, deadline: float) -> Iterator[str]:
+        """The keys of this form, some perhaps twice; of a cluster, those on all its primaries."""
+        if self._cluster:
+            (reply,) = self._run("list", [("CLUSTER", "SLOTS")], remaining(deadline))
+            for address in self._read("CLUSTER", primaries, reply):
+                node = RedisStore(partial(self._make, address), self._where)
+                try:
+                    yield from node._scan(pattern, deadline)
+                finally:
+                    node.close()
+            return
+        cursor = b"0"
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_BATCH)
+            (reply,) = self._run("list", [command], remaining(deadline), stall=REPLY_TIMEOUT_S)
+            cursor, found = self._read("SCAN", scanned, reply)
+            yield from map(_shown, found)
+            if cursor == b"0":
+                return
+
     def time_ms(self, *, timeout: float) -> int:
         """The server's clock in ms since 1970."""
         (reply,) = self._run("time", [("TIME",)], timeout)
@@ -179,13 +237,12 @@ class RedisStore:
         Raises:
             NotNewerError: If it does.
         """
-        ttl = _whole(ttl_s)
+        ttl = whole(ttl_s)
         replies = self._run(
             "publish",
             [
                 ("XADD", keys.versions, str(version), FIELD, manifest),
                 ("EXPIRE", keys.versions, ttl),
-                ("EXPIRE", keys.pins, ttl),
                 ("EXPIRE", keys.readers, ttl),
             ],
             timeout,
@@ -200,17 +257,22 @@ class RedisStore:
         self._check("publish", replies)
 
     def refresh(
-        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        ttl_s: float,
+        timeout: float,
+        pinned: Collection[str] = (),
     ) -> set[str]:
         """Refreshes expiries; returns the digests to send again."""
-        ttl = _whole(ttl_s)
-        commands: list[Command] = [
-            ("HGET", keys.readers, RESEND),
-            ("EXPIRE", keys.versions, ttl),
-            ("EXPIRE", keys.pins, ttl),
+        ttl = whole(ttl_s)
+        commands: list[Command] = [("HGET", keys.readers, RESEND), ("EXPIRE", keys.versions, ttl)]
+        commands += [
+            ("EXISTS", keys.blob(d)) if d in pinned else ("EXPIRE", keys.blob(d), ttl)
+            for d in digests
         ]
-        commands += [("EXPIRE", keys.blob(digest), ttl) for digest in digests]
-        asked_for, _, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
+        asked_for, _, *replies = self._run("refresh", commands, timeout, stall=REPLY_TIMEOUT_S)
         missing = {d for d, reply in zip(digests, replies, strict=True) if reply != 1}
         if isinstance(asked_for, bytes):
             missing.add(asked_for.decode("ascii", "replace"))
@@ -223,7 +285,7 @@ class RedisStore:
         # When the last byte was handed to the kernel, megabytes may still be on their way.
         stall = max(self._stall_timeout_s, REPLY_TIMEOUT_S)
         deadline = time.monotonic() + timeout
-        ttl = _whole(ttl_s)
+        ttl = whole(ttl_s)
         for batch in _batches(blobs.items(), lambda item: len(item[1])):
             commands: list[Command] = [
                 ("SET", keys.blob(digest), data, "EX", ttl) for digest, data in batch
@@ -287,14 +349,6 @@ class RedisStore:
                 limit -= len(blob or b"")
         return blobs
 
-    def pins(self, keys: Keys, *, timeout: float) -> dict[str, Version]:
-        """Pin name -> pinned version."""
-        found = self._hash("pins", keys.pins, timeout)
-        try:
-            return {name.decode(): Version.parse(version) for name, version in found.items()}
-        except (TypeError, ValueError) as error:
-            raise self._unexpected("HGETALL") from error
-
     def drop(
         self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
     ) -> None:
@@ -303,11 +357,13 @@ class RedisStore:
         if versions:
             ids = [str(version) for version in versions]
             commands = [("XDEL", keys.versions, *ids)]
-            self._run("drop", commands, remaining(deadline), stall=REPLY_TIMEOUT_S)
-        for start in range(0, len(digests), UNLINK_BATCH):
-            batch = digests[start : start + UNLINK_BATCH]
+            # No later than its notice says, or never.
+            at_most = min(timeout, REPLY_TIMEOUT_S)
+            self._run("drop", commands, at_most, stall=REPLY_TIMEOUT_S)
+        gone = [*map(keys.blob, digests), *([keys.dropping] if versions else [])]
+        for start in range(0, len(gone), UNLINK_BATCH):
             # One key each: a cluster refuses a command of which some keys have moved already.
-            unlinks = [("UNLINK", keys.blob(digest)) for digest in batch]
+            unlinks = [("UNLINK", key) for key in gone[start : start + UNLINK_BATCH]]
             self._run("drop", unlinks, remaining(deadline), stall=REPLY_TIMEOUT_S)
 
     def note_reader(
@@ -316,9 +372,15 @@ class RedisStore:
         """Records what a reader has, for `status`."""
         commands: list[Command] = [
             ("HSET", keys.readers, reader, note),
-            ("EXPIRE", keys.readers, _whole(ttl_s)),
+            ("EXPIRE", keys.readers, whole(ttl_s)),
         ]
         self._run("note", commands, timeout)
+
+    def readers(self, keys: Keys, *, timeout: float) -> dict[str, str]:
+        """Reader -> its note."""
+        notes = self._hash("readers", keys.readers, timeout)
+        shown_notes = {_shown(name): _shown(note) for name, note in notes.items()}
+        return {name: note for name, note in shown_notes.items() if name != RESEND}
 
     def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
         """Drops the notes of readers that were not heard of for `ttl_s`."""
@@ -378,8 +440,8 @@ class RedisStore:
         )
 
 
-def _whole(seconds: float) -> int:
-    return max(1, round(seconds))
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _batches(items: Iterable[Any], size: Callable[[Any], int]) -> Iterable[list[Any]]:

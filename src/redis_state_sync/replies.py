@@ -41,6 +41,18 @@ def pairs(reply: Any) -> dict[bytes, bytes]:
     return {_text(name): _text(value) for name, value in found.items()}
 
 
+def scanned(reply: Any) -> tuple[bytes, list[bytes]]:
+    """Of SCAN: the next cursor, and keys."""
+    cursor, found = reply
+    return _text(cursor), [_text(key) for key in found]
+
+
+def primaries(reply: Any) -> list[tuple[str, int]]:
+    """Of CLUSTER SLOTS: host and port of each primary, once."""
+    nodes = [slots[2] for slots in reply]
+    return sorted({(_text(node[0]).decode(), int(node[1])) for node in nodes})
+
+
 def server_version(reply: bytes) -> str:
     """Of INFO: kind and version of the server in a few words."""
     if not isinstance(reply, bytes):

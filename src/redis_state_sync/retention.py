@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 
 from redis_state_sync.errors import CodecError
@@ -17,6 +18,13 @@ _LOOK_BEYOND = 16
 # Longer than a look takes, unless the server hangs: then the learner must be free for the server
 # that a failover puts in its place.
 _LOOK_TIMEOUT_S = 2.0
+# How long who pins a version waits for a learner that is about to drop it. What the learner has not
+# begun in the first half of this time it leaves for the next time.
+NOTICE_S = 10.0
+# A look may show more to drop than was known before, and so on, while others publish, too.
+_NOTICES = 3
+# How many pinned blobs each look makes sure of: a failover may have lost what was set before.
+_ASSURE = 64
 
 
 # A record that can not be read (of another format, unsigned, damaged, planted) is None here.
@@ -60,14 +68,26 @@ class Retention:
         keys: Of which namespace.
         records: Reads its records.
         history: How many of the newest versions to keep, at least 1.
+        ttl_s: Seconds until what was unpinned expires.
     """
 
-    def __init__(self, store: Store, keys: Keys, records: Records, history: int) -> None:
+    def __init__(
+        self, store: Store, keys: Keys, records: Records, history: int, ttl_s: float = 86_400.0
+    ) -> None:
         self._store = store
         self._keys = keys
         self._records = records
         self._history = history
         self._stored: dict[Version, Manifest | None] = {}
+        self._pinned: dict[Version, Manifest | None] = {}
+        self._lasting: frozenset[str] = frozenset()
+        self._ttl_s = ttl_s
+        self._assured = 0
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """Digests of the blobs that pinned versions use. They never expire."""
+        return self._lasting
 
     def load(self, *, timeout: float, count: int = _LOAD_AT_MOST) -> set[str]:
         """Reads what is there, whoever left it, so that it is dropped in its turn.
@@ -136,16 +156,66 @@ class Retention:
         """
         return self._drop(1, strays, timeout)
 
+    def look_at_pins(self, *, timeout: float) -> None:
+        """Finds out what is pinned, and has it never expire.
+
+        To be called after each refresh: that may have had blobs expire again which somebody pinned
+        meanwhile.
+
+        Args:
+            timeout: Seconds for each call of the store.
+
+        Raises:
+            StoreError: If the store fails.
+        """
+        named = set(self._store.pins(self._keys, timeout=timeout).values())
+        known = {**self._stored, **self._pinned}
+        unknown = sorted(named - known.keys())
+        if unknown:  # The stream expired since; what a pin needs did not.
+            for version, record in self._store.find(self._keys, unknown, timeout=timeout).items():
+                known[version] = self._read(Entry(version, record))
+        pinned = {version: known[version] for version in named & known.keys()}
+        lasting = frozenset(_digests(pinned, pinned))
+        for digests, ttl_s in (
+            (lasting - self._lasting | self._next_of(lasting), None),
+            (self._lasting - lasting, self._ttl_s),
+        ):
+            if digests:
+                self._store.set_expiry(self._keys, sorted(digests), ttl_s=ttl_s, timeout=timeout)
+        self._pinned, self._lasting = pinned, lasting
+
+    def _next_of(self, lasting: Collection[str]) -> set[str]:
+        """A few of them in turn."""
+        start = self._assured if self._assured < len(lasting) else 0
+        self._assured = start + _ASSURE
+        return {*sorted(lasting)[start : self._assured]}
+
     def _drop(self, history: int, strays: Collection[str], timeout: float) -> list[Version]:
-        # Looked at anew each time: a version whose reply was lost, another learner's, or one that
-        # a failover brought back is dropped in its turn like our own.
         at_most = min(timeout, _LOOK_TIMEOUT_S)
-        left = self.load(timeout=at_most, count=history + _LOOK_BEYOND)
-        pinned = set(self._store.pins(self._keys, timeout=timeout).values())
-        versions, digests = to_drop(self._stored, pinned, history)
-        used = _digests(self._stored, self._stored.keys() - {*versions})
+        noticed: set[Version] = set()
+        left: set[str] = set()
+        for number in range(_NOTICES):
+            doomed = set(to_drop(self._stored, self._pinned, history)[0])
+            if number and doomed <= noticed:
+                break
+            since, noticed = time.monotonic(), doomed
+            if doomed:
+                # First say it, then look, then drop: see `Store.give_notice`.
+                self._store.give_notice(self._keys, sorted(doomed), ttl_s=NOTICE_S, timeout=at_most)
+            self.look_at_pins(timeout=at_most)
+            # Looked at anew each time: a version whose reply was lost, another learner's, or one
+            # that a failover brought back is dropped in its turn like our own.
+            left |= self.load(timeout=at_most, count=history + _LOOK_BEYOND)
+        kept = self._pinned.keys() | (self._stored.keys() - noticed)
+        versions, digests = to_drop(self._stored, kept, history)
+        used = _digests(self._stored, self._stored.keys() - {*versions}).keys() | self._lasting
         # In the order of names, so that equal runs are equal to the byte.
-        digests += sorted(({*strays} | left) - used.keys() - {*digests})
+        digests += sorted(({*strays} | left) - {*digests})
+        digests = [digest for digest in digests if digest not in used]
+        if noticed and time.monotonic() - since > NOTICE_S / 2:
+            return []  # Too late: who waits for the end of the notice must be able to rely on it.
+        if noticed and not versions:
+            self._store.give_notice(self._keys, [], ttl_s=NOTICE_S, timeout=at_most)
         if versions or digests:
             self._store.drop(self._keys, versions, digests, timeout=timeout)
             for gone in versions:
@@ -155,7 +225,8 @@ class Retention:
     def other_digests(self, newest: Manifest) -> list[str]:
         """Digests of kept versions that the newest one does not use."""
         own = newest.digests()
-        return [digest for digest in _digests(self._stored, self._stored) if digest not in own]
+        known = {**self._pinned, **self._stored}
+        return [digest for digest in _digests(known, known) if digest not in own]
 
     def _read(self, entry: Entry) -> Manifest | None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from redis_state_sync.errors import SettingsError
@@ -49,6 +49,10 @@ class Store(Protocol):
         """Kind and version of the server in a few words, as far as it may be asked."""
         ...
 
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """The namespaces that hold something, sorted. Looks at every key of the server."""
+        ...
+
     def time_ms(self, *, timeout: float) -> int:
         """The store's clock in ms since 1970."""
         ...
@@ -88,10 +92,22 @@ class Store(Protocol):
         """
         ...
 
+    def find(
+        self, keys: Keys, versions: Sequence[Version], *, timeout: float
+    ) -> dict[Version, bytes]:
+        """The records of these versions, announced or pinned, as far as they are there."""
+        ...
+
     def refresh(
-        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        ttl_s: float,
+        timeout: float,
+        pinned: Collection[str] = (),
     ) -> set[str]:
-        """Refreshes the expiry of versions, pins and these blobs.
+        """Refreshes the expiry of versions and these blobs; that of those in `pinned` stays.
 
         Returns:
             The digests to send again: of these, the ones that are missing; and the one that a
@@ -137,16 +153,72 @@ class Store(Protocol):
         """Pin name -> pinned version."""
         ...
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """Removes all that the namespace holds. Looks at every key of the server.
+
+        Returns:
+            How many keys were removed.
+        """
+        ...
+
+    def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
+        """Names a version. That does not expire."""
+        ...
+
+    def remove_pin(self, keys: Keys, name: str, *, timeout: float) -> None:
+        """Forgets a name."""
+        ...
+
+    def keep_record(self, keys: Keys, version: Version, record: bytes, *, timeout: float) -> None:
+        """Keeps the record of a pinned version. That does not expire."""
+        ...
+
+    def forget_record(self, keys: Keys, version: Version, *, timeout: float) -> None:
+        """Forgets what `keep_record` kept. The version may still be an announced one."""
+        ...
+
+    def set_expiry(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float | None, timeout: float
+    ) -> set[str]:
+        """Has blobs expire after this time, or (None) never.
+
+        Returns:
+            The digests of those that are missing.
+        """
+        ...
+
+    def give_notice(
+        self, keys: Keys, versions: Sequence[Version], *, ttl_s: float, timeout: float
+    ) -> None:
+        """Says which versions are about to be dropped; none: that nothing is.
+
+        Who pins a version looks at it *after* that, and who drops one looks at the pins *after*
+        this: at least one of them sees the other. It is gone after `ttl_s`, or when `drop` is done.
+        """
+        ...
+
+    def notice(self, keys: Keys, *, timeout: float) -> set[Version]:
+        """The versions that are about to be dropped."""
+        ...
+
+    def expires_in(self, keys: Keys, *, timeout: float) -> float | None:
+        """Seconds until the versions expire. None: there are none, or they never do."""
+        ...
+
     def drop(
         self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
     ) -> None:
-        """Forgets versions and blobs."""
+        """Forgets versions and blobs, and ends the notice of it, if versions were given."""
         ...
 
     def note_reader(
         self, keys: Keys, reader: str, note: str, *, ttl_s: float, timeout: float
     ) -> None:
         """Records what a reader has, for `status`."""
+        ...
+
+    def readers(self, keys: Keys, *, timeout: float) -> dict[str, str]:
+        """Reader -> its note, see `reader_notes`."""
         ...
 
     def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:

@@ -252,7 +252,7 @@ def test_the_clock(store: Store) -> None:
 
 
 def test_pins(backend: Backend, store: Store, keys: Keys) -> None:
-    """Pins are read back by name, as `pin` of a later issue and an operator write them: C104."""
+    """Pins are read back by name, as an operator writes them by hand: C104."""
     if isinstance(store, MemoryStore):
         store._set(keys.pins, {"best": Version(1, 3), "ä/1": Version(2**64 - 1, 1)}, 100)
     else:
@@ -261,6 +261,85 @@ def test_pins(backend: Backend, store: Store, keys: Keys) -> None:
         "best": Version(1, 3),
         "ä/1": Version(2**64 - 1, 1),
     }
+
+
+def test_namespaces_are_listed(store: Store, keys: Keys) -> None:
+    """Every namespace with versions or pins is found, on whichever node of a cluster it is."""
+    names = [f"{keys.namespace}/{i}" for i in range(9)]
+    for name in names:
+        append(store, Keys(name), Version(1, 1))
+    store.set_pin(Keys(f"{keys.namespace}/pin"), "p", Version(1, 1), timeout=WAIT)
+    store.put_blobs(Keys(f"{keys.namespace}/blob"), {"a" * 32: b"x"}, **TTL)
+    found = store.namespaces(timeout=WAIT)
+    assert found == sorted(found)
+    own = [name for name in found if name.startswith(f"{keys.namespace}/")]
+    assert own == [*names, f"{keys.namespace}/pin"]
+
+
+def test_clearing(backend: Backend, store: Store, keys: Keys) -> None:
+    """All of one namespace is removed, and nothing of others, however alike their names are."""
+    others = [Keys(keys.namespace + suffix) for suffix in ("0", "/0", ":versions")]
+    for each in (keys, *others):
+        append(store, each, Version(1, 1))
+        store.put_blobs(each, {f"{i:032x}": b"x" for i in range(40)}, **TTL)
+        store.set_pin(each, "p", Version(1, 1), timeout=WAIT)
+        store.keep_record(each, Version(1, 1), b"m", timeout=WAIT)
+        store.note_reader(each, "r", "1-1 5", **TTL)
+        store.give_notice(each, [Version(1, 1)], **TTL)
+    before = [backend.expiries(other).keys() for other in others]
+    assert store.clear(keys, timeout=WAIT) == 45
+    assert backend.expiries(keys) == {}
+    assert [backend.expiries(other).keys() for other in others] == before
+    assert store.clear(keys, timeout=WAIT) == 0
+    append(store, keys, Version(1, 1))  # It begins anew.
+
+
+def test_readers_are_listed(store: Store, keys: Keys) -> None:
+    """The notes of all readers, and nothing else that is in their hash."""
+    assert store.readers(keys, timeout=WAIT) == {}
+    store.note_reader(keys, "ä", "1-1 5", **TTL)
+    store.note_reader(keys, "b", "1-2 6", **TTL)
+    store.ask_for_blob(keys, "a" * 32, **TTL)
+    assert store.readers(keys, timeout=WAIT) == {"ä": "1-1 5", "b": "1-2 6"}
+
+
+def test_notices(store: Store, keys: Keys) -> None:
+    """A notice says what is about to go until that is done, taken back, or its time is over."""
+    assert store.notice(keys, timeout=WAIT) == set()
+    versions = [Version(1, 1), Version(2**64 - 1, 7)]
+    store.give_notice(keys, versions, **TTL)
+    assert store.notice(keys, timeout=WAIT) == set(versions)
+    store.give_notice(keys, versions[:1], **TTL)
+    assert store.notice(keys, timeout=WAIT) == {versions[0]}
+    store.drop(keys, [], ["a" * 32], timeout=WAIT)
+    assert store.notice(keys, timeout=WAIT) == {versions[0]}
+    store.drop(keys, versions, [], timeout=WAIT)
+    assert store.notice(keys, timeout=WAIT) == set()
+    store.give_notice(keys, versions, **TTL)
+    store.give_notice(keys, [], **TTL)
+    assert store.notice(keys, timeout=WAIT) == set()
+
+
+def test_expiry_of_blobs(backend: Backend, store: Store, keys: Keys) -> None:
+    """Blobs expire when told to, or never, whatever is refreshed; missing ones are named."""
+    digests = [f"{i:032x}" for i in range(70)]  # More than go into one batch.
+    store.put_blobs(keys, dict.fromkeys(digests, b"x"), **TTL)
+    append(store, keys, Version(1, 1))
+    left = store.expires_in(keys, timeout=WAIT)
+    assert left is not None
+    assert 0 < left <= 100
+    missing = {"f" * 32}
+    asked = [*digests[1:], *missing]
+    assert store.set_expiry(keys, asked, ttl_s=None, timeout=WAIT) == missing
+    assert store.refresh(keys, [*digests, *missing], pinned=asked, **TTL) == missing
+    lasting = {key for key, left in backend.expiries(keys).items() if left < 0}
+    assert lasting == {keys.blob(digest) for digest in digests[1:]}
+    assert store.set_expiry(keys, asked, ttl_s=50, timeout=WAIT) == missing
+    assert all(0 < left <= 100 for left in backend.expiries(keys).values())
+    store.refresh(keys, digests, pinned=digests[1:], **TTL)
+    left = backend.expiries(keys)[keys.blob(digests[0])]
+    assert 50 < left <= 100
+    assert all(backend.expiries(keys)[keys.blob(d)] <= 50 for d in digests[1:])
 
 
 def test_it_says_what_it_is(store: Store) -> None:

@@ -8,7 +8,16 @@ import time
 import numpy as np
 import pytest
 
-from redis_state_sync import Snapshot, StatePublisher, StateSubscriber, StoreError, open_store
+from redis_state_sync import (
+    History,
+    Snapshot,
+    StatePublisher,
+    StateSubscriber,
+    StoreError,
+    open_store,
+    roll_back,
+)
+from redis_state_sync.errors import StorePermissionError
 from redis_state_sync.keys import Keys
 from redis_state_sync.store import Store
 from tests.deploy.conftest import Boot
@@ -62,6 +71,33 @@ def test_only_a_learner_can_publish(boot: Boot, user: str) -> None:
     with pytest.raises(StoreError, match="grant the user"):
         StatePublisher(store(server, user), "n")
     assert server.client("root").dbsize() == 0
+
+
+def test_operator_pins_and_learner_rolls_back(boot: Boot) -> None:
+    """Pinning takes no more than an operator's rights, rolling back no more than a learner's."""
+    server = boot()
+    operator = History(store(server, "operator"), "n")
+    with contextlib.closing(StatePublisher(store(server, "learner"), "n", history=1)) as publisher:
+        for number in range(5):
+            publisher.publish({"rl_module/p": {"w": np.full(3, number)}}).wait(10)
+            operator.pin(f"p{number % 2}")
+            publisher.flush(10)
+    assert [int(operator.fetch(f"p{n}")["rl_module/p"]["w"][0]) for n in (0, 1)] == [4, 3]
+    assert operator.store.namespaces(timeout=5) == ["n"]
+    operator.unpin("p0")
+    assert server.client("root").acl_log() == []
+    with pytest.raises(StorePermissionError, match="grant the user"):
+        roll_back(operator, "p1", watch_s=0.1)
+    assert set(operator.pins()) == {"p1"}
+    server.client("root").execute_command("ACL LOG RESET")
+    roll_back(History(store(server, "learner"), "n"), "p1", watch_s=0.1)
+    assert int(operator.fetch("newest")["rl_module/p"]["w"][0]) == 3
+    assert server.client("root").acl_log() == []
+    reader = History(store(server, "runner"), "n")
+    for call in (lambda: reader.pin("x"), lambda: reader.unpin("p1")):
+        with pytest.raises(StorePermissionError):
+            call()
+    assert set(operator.pins()) == {"p1"}
 
 
 def test_operator_sees_and_removes_a_namespace(boot: Boot) -> None:

@@ -12,6 +12,8 @@ from tests.deploy.server import PASSWORDS, Server, find_server, render_acl
 VERSIONS = "rss:{team/a}:versions"
 BLOB = "rss:{team/a}:blob:0a"
 PINS = "rss:{team/a}:pins"
+PINNED = "rss:{team/a}:pinned"
+DROPPING = "rss:{team/a}:dropping"
 READERS = "rss:{team/a}:readers"
 OTHER = "celery"
 
@@ -32,6 +34,15 @@ ALLOWED = {
         f"HDEL {READERS} !resend",
         f"HGETALL {PINS}",
         f"HDEL {PINS} gone",
+        f"HGET {PINNED} 7-1",
+        f"HSET {PINNED} 7-1 m",
+        f"HDEL {PINNED} 7-1",
+        f"PERSIST {BLOB}",
+        f"EXISTS {BLOB}",
+        f"PTTL {VERSIONS}",
+        f"SET {DROPPING} 7-1 EX 10",
+        f"GET {DROPPING}",
+        f"UNLINK {DROPPING}",
         f"HGETALL {READERS}",
         f"UNLINK {BLOB}",
     ],
@@ -49,6 +60,13 @@ ALLOWED = {
         f"HGETALL {READERS}",
         f"HSET {PINS} best 7-1",
         f"HDEL {PINS} best",
+        f"HGET {PINNED} 7-1",
+        f"HSET {PINNED} 7-1 m",
+        f"HDEL {PINNED} 7-1",
+        f"PERSIST {BLOB}",
+        f"EXPIRE {BLOB} 60",
+        f"PTTL {VERSIONS}",
+        f"GET {DROPPING}",
         f"UNLINK {BLOB}",
         f"DEL {VERSIONS}",
     ],
@@ -86,8 +104,9 @@ PUBLISH = [
     f"XADD {VERSIONS} 9-1 manifest forged",
     f"XDEL {VERSIONS} 7-1",
     f"EXPIRE {VERSIONS} 1",
-    f"EXPIRE {BLOB} 1",
+    f"PERSIST {VERSIONS}",
     f"EXPIRE {PINS} 1",
+    f"SET {DROPPING} 7-1",
 ]
 DENIED = {
     "learner": [
@@ -104,6 +123,10 @@ DENIED = {
         *PUBLISH,
         f"HSET {PINS} best 7-1",
         f"HDEL {PINS} best",
+        f"HSET {PINNED} 7-1 m",
+        f"HDEL {PINNED} 7-1",
+        f"EXPIRE {BLOB} 1",
+        f"PERSIST {BLOB}",
         f"HSET {VERSIONS} a b",
         f"HDEL {READERS} me",
         f"UNLINK {BLOB}",
@@ -117,6 +140,8 @@ DENIED = {
         *PUBLISH,
         f"HSET {VERSIONS} a b",
         f"HDEL {READERS} me",
+        f"EXPIRE {OTHER} 1",
+        f"PERSIST {OTHER}",
         f"UNLINK {OTHER}",
         f"DEL {OTHER}",
         f"MEMORY USAGE {OTHER}",

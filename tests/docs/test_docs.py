@@ -55,6 +55,12 @@ def test_readme_core_example(tmp_path: Path) -> None:
     assert re.search(r"^\d{13}-1 \{'w': array", run(code + check, tmp_path))
 
 
+def test_history_example(tmp_path: Path) -> None:
+    """The lines of docs/history.md run, and what they assert holds."""
+    (code,) = code_blocks("docs/history.md", "python")
+    run(code, tmp_path)
+
+
 def test_readme_commands_exist() -> None:
     """Every make target that README names is one of the Makefile's."""
     makefile = (ROOT / "Makefile").read_text()

@@ -13,12 +13,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from redis_state_sync import Snapshot, StateSubscriber
+from redis_state_sync import History, Snapshot, StateSubscriber
 from redis_state_sync.announcer import Announcer
 from redis_state_sync.blobs import Blob
 from redis_state_sync.codec import encode
 from redis_state_sync.errors import (
     ApplyError,
+    BlobMissingError,
     StalePublisherError,
     StoreError,
     StoreTimeoutError,
@@ -32,7 +33,7 @@ from tests.model.places import TTL_S, WAIT, Place
 HISTORY = 2
 DOWN = StoreUnavailableError("connection refused")
 LOST = StoreTimeoutError("the reply was lost")
-WRITES = ["newest", "append", "refresh", "put_blobs", "pins", "drop"]
+WRITES = ["newest", "append", "refresh", "put_blobs", "pins", "set_expiry", "give_notice", "drop"]
 READS = ["newest", "get_blobs", "note_reader"]
 
 State = dict[str, Any]
@@ -265,13 +266,19 @@ class Machine(RuleBasedStateMachine):
         """Someone pins a version that is there."""
         states = self.stored_states()
         if states:
-            self.place.pin(name, states[which % len(states)])
+            try:
+                self.history().pin(name, states[which % len(states)])
+            except BlobMissingError:
+                assert self.lossy
 
     @rule(name=st.sampled_from(["a", "b"]))
     def unpin(self, name: str) -> None:
         """Someone removes a pin."""
-        if self.place.raw.pins(self.place.keys, timeout=WAIT):
-            self.place.pin(name, None)
+        if name in self.place.raw.pins(self.place.keys, timeout=WAIT):
+            self.history().unpin(name)
+
+    def history(self) -> History:
+        return History(self.place.raw, self.place.keys.namespace, ttl_s=TTL_S, timeout_s=WAIT)
 
     # ---------------------------------------------------------------- what befalls them
 
@@ -360,8 +367,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def everything_expires(self) -> None:
-        forever = [key for key, left in self.place.expiries().items() if left < 0]
-        assert forever == []
+        keys = self.place.keys
+        forever = {key for key, left in self.place.expiries().items() if left < 0}
+        pinned = sorted(set(self.place.raw.pins(keys, timeout=WAIT).values()))
+        records = self.place.raw.find(keys, pinned, timeout=WAIT).values()
+        digests = {d for record in records for d in Manifest.decode(record).digests()}
+        assert forever <= {keys.pins, keys.pinned, *map(keys.blob, digests)}
 
     @invariant()
     def pinned_versions_are_complete(self) -> None:

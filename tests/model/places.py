@@ -38,8 +38,6 @@ class Place(Protocol):
 
     def lose_blob(self, digest: str) -> None: ...
 
-    def pin(self, name: str, version: Version | None) -> None: ...
-
     def top(self) -> Version: ...
 
     def expiries(self) -> dict[str, float]: ...
@@ -66,10 +64,6 @@ class MemoryPlace:
 
     def lose_blob(self, digest: str) -> None:
         self.raw._values.pop(self.keys.blob(digest), None)
-
-    def pin(self, name: str, version: Version | None) -> None:
-        pins = {**self.raw.pins(self.keys, timeout=WAIT), name: version}
-        self.raw._set(self.keys.pins, {n: v for n, v in pins.items() if v is not None}, TTL_S)
 
     def top(self) -> Version:
         return max(self.raw._get(self.keys.versions) or {}, default=NOTHING)
@@ -112,12 +106,6 @@ class RedisPlace:
 
     def lose_blob(self, digest: str) -> None:
         self._run(("DEL", self.keys.blob(digest)))
-
-    def pin(self, name: str, version: Version | None) -> None:
-        change = ("HDEL", self.keys.pins, name)
-        if version is not None:
-            change = ("HSET", self.keys.pins, name, str(version))
-        self._run(change, ("EXPIRE", self.keys.pins, int(TTL_S)))
 
     def top(self) -> Version:
         (exists,) = self._run(("EXISTS", self.keys.versions))

@@ -270,18 +270,20 @@ def test_a_slow_run_does_not_expire() -> None:
     for number in (1, 2):
         announcer.announce(number, blobs(number), None)
         announcer.retain()
-    store._set(keys.pins, {"best": Version(announcer.generation, 1)}, 100.0)
+    store.set_pin(keys, "best", Version(announcer.generation, 1), timeout=1)
     for _ in range(100):
         now += 60
         assert announcer.look_after() is False
-    for entry in store.newest(keys, count=9, timeout=1):
-        digests = list(Manifest.decode(entry.manifest).digests())
-        assert None not in store.get_blobs(keys, digests, timeout=1)
-    assert len(store.newest(keys, count=9, timeout=1)) == 2
-    assert store.pins(keys, timeout=1).keys() == {"best"}
+    entries = store.newest(keys, count=9, timeout=1)
+    newest, pinned = (list(Manifest.decode(entry.manifest).digests()) for entry in entries)
+    assert None not in store.get_blobs(keys, newest + pinned, timeout=1)
     now += 101
     assert store.newest(keys, timeout=1) == []
-    assert store.get_blobs(keys, digests, timeout=1) == [None] * len(digests)
+    assert store.pins(keys, timeout=1).keys() == {"best"}
+    there = dict(zip(newest, store.get_blobs(keys, newest, timeout=1), strict=True))
+    assert [digest for digest, blob in there.items() if blob] == [d for d in newest if d in pinned]
+    assert None in there.values()
+    assert None not in store.get_blobs(keys, pinned, timeout=1)
 
 
 def announcing(store: Store, *, history: int) -> Announcer:

@@ -237,12 +237,12 @@ def test_a_fork_while_the_thread_holds_the_lock(store: Closed) -> None:
 
 
 def test_publishing_without_a_pause_keeps_what_is_pinned() -> None:
-    """However closely publishes follow each other, the heartbeat refreshes what is pinned: C104."""
+    """However closely publishes follow each other, what is pinned does not expire: C104."""
     now = 1000.0
     store = MemoryStore(clock=lambda: now)
     with publishing(store, heartbeat_s=0.02, history=1, ttl_s=10.0) as publisher:
         pinned = publisher.publish(state(0)).wait(WAIT)
-        store._set(publisher.keys.pins, {"best": pinned}, 10.0)
+        store.set_pin(publisher.keys, "best", pinned, timeout=1)
         for number in range(1, 30):
             # The next one is there before the thread could come to rest.
             handle = publisher.publish(state(number))

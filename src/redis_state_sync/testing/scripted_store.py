@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -133,6 +133,10 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("server_facts", timeout, lambda: self.inner.server_facts(timeout=timeout))
 
+    def namespaces(self, *, timeout: float) -> list[str]:
+        """As the inner store's."""
+        return self._call("namespaces", timeout, lambda: self.inner.namespaces(timeout=timeout))
+
     def time_ms(self, *, timeout: float) -> int:
         """As the inner store's."""
         return self._call("time_ms", timeout, lambda: self.inner.time_ms(timeout=timeout))
@@ -171,14 +175,26 @@ class ScriptedStore:
             lambda: self.inner.append(keys, version, manifest, ttl_s=ttl_s, timeout=timeout),
         )
 
+    def find(
+        self, keys: Keys, versions: Sequence[Version], *, timeout: float
+    ) -> dict[Version, bytes]:
+        """As the inner store's."""
+        return self._call("find", timeout, lambda: self.inner.find(keys, versions, timeout=timeout))
+
     def refresh(
-        self, keys: Keys, digests: Sequence[str], *, ttl_s: float, timeout: float
+        self,
+        keys: Keys,
+        digests: Sequence[str],
+        *,
+        ttl_s: float,
+        timeout: float,
+        pinned: Collection[str] = (),
     ) -> set[str]:
         """As the inner store's."""
         return self._call(
             "refresh",
             timeout,
-            lambda: self.inner.refresh(keys, digests, ttl_s=ttl_s, timeout=timeout),
+            lambda: self.inner.refresh(keys, digests, ttl_s=ttl_s, timeout=timeout, pinned=pinned),
         )
 
     def put_blobs(
@@ -221,6 +237,68 @@ class ScriptedStore:
         """As the inner store's."""
         return self._call("pins", timeout, lambda: self.inner.pins(keys, timeout=timeout))
 
+    def clear(self, keys: Keys, *, timeout: float) -> int:
+        """As the inner store's."""
+        return self._call("clear", timeout, lambda: self.inner.clear(keys, timeout=timeout))
+
+    def set_pin(self, keys: Keys, name: str, version: Version, *, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "set_pin", timeout, lambda: self.inner.set_pin(keys, name, version, timeout=timeout)
+        )
+
+    def keep_record(self, keys: Keys, version: Version, record: bytes, *, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "keep_record",
+            timeout,
+            lambda: self.inner.keep_record(keys, version, record, timeout=timeout),
+        )
+
+    def remove_pin(self, keys: Keys, name: str, *, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "remove_pin", timeout, lambda: self.inner.remove_pin(keys, name, timeout=timeout)
+        )
+
+    def forget_record(self, keys: Keys, version: Version, *, timeout: float) -> None:
+        """As the inner store's."""
+        self._call(
+            "forget_record",
+            timeout,
+            lambda: self.inner.forget_record(keys, version, timeout=timeout),
+        )
+
+    def set_expiry(
+        self, keys: Keys, digests: Sequence[str], *, ttl_s: float | None, timeout: float
+    ) -> set[str]:
+        """As the inner store's."""
+        return self._call(
+            "set_expiry",
+            timeout,
+            lambda: self.inner.set_expiry(keys, digests, ttl_s=ttl_s, timeout=timeout),
+        )
+
+    def give_notice(
+        self, keys: Keys, versions: Sequence[Version], *, ttl_s: float, timeout: float
+    ) -> None:
+        """As the inner store's."""
+        self._call(
+            "give_notice",
+            timeout,
+            lambda: self.inner.give_notice(keys, versions, ttl_s=ttl_s, timeout=timeout),
+        )
+
+    def notice(self, keys: Keys, *, timeout: float) -> set[Version]:
+        """As the inner store's."""
+        return self._call("notice", timeout, lambda: self.inner.notice(keys, timeout=timeout))
+
+    def expires_in(self, keys: Keys, *, timeout: float) -> float | None:
+        """As the inner store's."""
+        return self._call(
+            "expires_in", timeout, lambda: self.inner.expires_in(keys, timeout=timeout)
+        )
+
     def drop(
         self, keys: Keys, versions: Sequence[Version], digests: Sequence[str], *, timeout: float
     ) -> None:
@@ -238,6 +316,10 @@ class ScriptedStore:
             timeout,
             lambda: self.inner.note_reader(keys, reader, note, ttl_s=ttl_s, timeout=timeout),
         )
+
+    def readers(self, keys: Keys, *, timeout: float) -> dict[str, str]:
+        """As the inner store's."""
+        return self._call("readers", timeout, lambda: self.inner.readers(keys, timeout=timeout))
 
     def forget_readers(self, keys: Keys, *, now_ms: int, ttl_s: float, timeout: float) -> None:
         """As the inner store's."""

@@ -1,0 +1,1 @@
+"""The command line `redis-state-sync`: one module for each command. Needs the extra `cli`."""
