@@ -32,7 +32,7 @@ def curves(
     ),
     arms: Annotated[str, typer.Option(help="Some of them.")] = ",".join(curve_tasks.ARMS),
     seeds: Annotated[int, typer.Option(min=1, help="How many, from --first-seed on.")] = 3,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    first_seed: Annotated[int, typer.Option(min=0)] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = FOLDER,
     write_docs: Annotated[
         bool, typer.Option("--write-docs", help="Fill the results in docs/ in, and draw the plot.")
