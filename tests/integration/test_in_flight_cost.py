@@ -42,6 +42,5 @@ def test_looking_in_vain_costs_less_than_a_hundredth(
         flight.sample(200)
         shares.append(spent[0] / (time.perf_counter() - began))
     assert runner._redis_state_points.count - looks >= ROUNDS * 200
-    print(sorted(shares))
-    assert 0 < sorted(shares)[ROUNDS // 2] < MOST * (1.0 if prefetch else 1.5)
+    assert 0 < sorted(shares)[ROUNDS // 2] < MOST
     flight.close()

@@ -24,12 +24,12 @@ def test_all_tries_together_cost_their_share(costs: list[float]) -> None:
 
 @given(cost=st.floats(1e-7, 1.0), tries=st.integers(1, 50))
 def test_equal_tries_cost_exactly_their_share(cost: float, tries: int) -> None:
-    """Nor do they cost less than a hundredth: newer versions would come later for nothing."""
+    """Nor do they cost less than that: newer versions would come later for nothing."""
     pace, elapsed = Pace(), 0.0
     for _ in range(tries):
         pace.spent(cost)
         elapsed += cost + pace.pause
-    assert cost * tries == pytest.approx(0.01 * elapsed)
+    assert cost * tries == pytest.approx(SHARE * elapsed)
 
 
 def test_one_disturbed_try_does_not_stop_all() -> None:
@@ -38,7 +38,7 @@ def test_one_disturbed_try_does_not_stop_all() -> None:
     pace.spent(0.001)
     pace.spent(1.001)
     first = pace.pause
-    assert first == pytest.approx(0.101 * 99)
+    assert first == pytest.approx(0.101 * (1 / SHARE - 1))
     for _ in range(50):
         pace.spent(0.001)
     assert pace.pause < first / 50

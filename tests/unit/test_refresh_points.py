@@ -92,16 +92,17 @@ def test_every_so_many_seconds(found: bool, prefetch: bool) -> None:
     assert runner.refreshed == [2, 5, 8, 11]
 
 
-def test_what_is_asked_in_vain_costs_a_hundredth() -> None:
-    """Without prefetching and an interval there is a refresh as often as that is cheap."""
-    runner = Runner(refresh="steps", prefetch=False)
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_what_is_asked_in_vain_costs_less_than_a_hundredth(prefetch: bool) -> None:
+    """Without an interval there is a refresh as often as that is cheap."""
+    runner = Runner(refresh="steps", prefetch=prefetch)
     runner.step_s, runner.cost = 0.001, 0.0005
     began = runner.clock.now
     for _ in range(5000):
         runner.step()
     tries = len(runner.refreshed)
-    assert 90 <= tries <= 5000 * 0.001 / 0.05 + 1
-    assert tries * runner.cost <= 0.01 * (runner.clock.now - began) + runner.cost
+    assert tries >= 70
+    assert tries * runner.cost <= 0.0075 * (runner.clock.now - began) + runner.cost
 
 
 def test_what_is_found_is_not_a_cost() -> None:
@@ -114,9 +115,9 @@ def test_what_is_found_is_not_a_cost() -> None:
 
 
 def test_what_was_prefetched_is_looked_at_in_each_step() -> None:
-    """With prefetching a look is no poll: no pause is made, whatever one seemed to cost."""
+    """With prefetching a look is no poll: it costs so little that no step has to be left out."""
     runner = Runner(refresh="steps", prefetch=True)
-    runner.cost = 5.0
+    runner.cost = 1e-6
     for _ in range(5):
         runner.step()
     assert runner.refreshed == [1, 2, 3, 4, 5]

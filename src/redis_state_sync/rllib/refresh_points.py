@@ -30,14 +30,14 @@ class RefreshPoints:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.perf_counter) -> None:
         self._at_starts_only = settings.refresh == "episode"
         self._every_steps = settings.refresh_every_steps
-        # What was fetched in the background costs nothing to look at.
-        free = settings.prefetches and settings.refresh_every_s is None
-        self._pace = Pace(0.0 if free else settings.refresh_every_s)
+        self._pace = Pace(settings.refresh_every_s)
         self._clock = clock
         self._steps = 0
         self._started = False
         self._not_before = 0.0
-        self._ever, self._missed = False, False
+        self._missed = False
+        self.count = 0
+        """How many steps were seen."""
 
     def passed(self, which: str, env_index: int, num_envs: int) -> bool:
         """Whether to refresh now.
@@ -53,7 +53,7 @@ class RefreshPoints:
             return False
         if env_index + 1 < num_envs:
             return False
-        self._ever = True
+        self.count += 1
         self._steps += 1
         # One that comes too early is let pass: later on its episode is in the middle.
         started, self._started = self._started, False
@@ -63,7 +63,7 @@ class RefreshPoints:
 
     def are_missing(self, samples: Any) -> bool:
         """Whether an EnvRunner sampled without making a callback. True once, to warn of it."""
-        missing = bool(samples) and not self._ever and not self._missed
+        missing = bool(samples) and not self.count and not self._missed
         self._missed |= missing
         return missing
 
