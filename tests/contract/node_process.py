@@ -66,7 +66,12 @@ class _Process:
             poll_timeout_s=WAIT,
             **{"stall_timeout_s": WAIT, **settings},
         )
+        self._watch()
+
+    def _watch(self) -> None:
+        # Not from the start: a copy of it travels without what observes it.
         self._subscriber._observers = (self._note,)
+        self._subscriber._init_state()
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Fetched):
@@ -153,7 +158,7 @@ class _Process:
         """The subscriber is pickled, and its copy used from now on."""
         self._subscriber._observers = ()
         self._subscriber = pickle.loads(pickle.dumps(self._subscriber))
-        self._subscriber._observers = (self._note,)
+        self._watch()
         return None
 
     def forked(self) -> object:

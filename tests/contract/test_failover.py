@@ -128,7 +128,7 @@ def test_a_failover_loses_the_last_writes(tmp_path: Path, by: str) -> None:
         if by == "publish":
             assert newest(ours, replica) == str(kept)
             polls: list[object] = []
-            reader._observers = (polls.append,)
+            reader._reports._observers = (polls.append,)
             until(lambda: [refresh(), polls][1], "a poll of the new primary")
             assert reader.held == lost
             later = publisher.publish(state(4)).wait(WAIT)

@@ -162,7 +162,7 @@ def test_what_was_pushed_or_forgotten_is_not_completed(store: ScriptedStore) -> 
 
 
 def test_other_errors_of_apply_reach_the_caller(store: ScriptedStore) -> None:
-    """An error that is no rejection is raised between the steps; this version is not tried again"""
+    """An error that is no rejection is raised between steps; this version is not tried again."""
     reader = Acting(store, prefetching=False)
 
     def broken(snapshot: Snapshot) -> None:
