@@ -15,14 +15,14 @@ from tests.cli.test_doctor import server
 
 def between(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], Any]) -> None:
     """What happens between one look and the next, in place of nothing."""
-    left, sleep = list(steps), module.time.sleep
+    left, sleep = list(steps), module.sleep
 
     def wait(seconds: float) -> None:
         if left:
             left.pop(0)()
         sleep(seconds)
 
-    monkeypatch.setattr(module.time, "sleep", wait)
+    monkeypatch.setattr(module, "sleep", wait)  # Its own: other threads sleep, too.
 
 
 def looks(text: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -89,7 +90,7 @@ def _looks(opened: History, interval: float, count: int | None) -> Iterator[Look
     number = 0
     while count is None or number < count:
         if number:
-            time.sleep(interval)
+            sleep(interval)
         number += 1
         look = _look(opened, before)
         yield look
