@@ -59,6 +59,15 @@ def test_custom_env_runner() -> None:
     assert int(re.findall(r"iteration 4: (\d+) versions used", printed)[0]) >= 2
 
 
+@pytest.mark.ray
+@pytest.mark.timeout(180)
+def test_in_flight() -> None:
+    """Between env steps, weights are fresher than at each sample(), by far more than by chance."""
+    printed = run("in_flight.py", "--seconds", "12")
+    lags = dict(re.findall(r"refresh='(\w+)': ([\d.]+) updates old", printed))
+    assert 1 <= float(lags["steps"]) < 0.8 * float(lags["sample"])
+
+
 def test_bring_your_own_learner() -> None:
     """Without RLlib, an actor process follows a learner process and gets better by it."""
     printed = run("bring_your_own_learner.py", "--seconds", "2")
