@@ -9,6 +9,10 @@ import numpy as np
 
 from redis_state_sync import StateSubscriber
 
+# For tests that expect a poll to succeed: others may keep the machine busy for longer than the
+# default of 50 ms, and a poll that is missed is made up for by the next `sample()` only.
+PATIENT = {"poll_timeout_s": 2.0}
+
 
 def published(algo: Any) -> dict[str, Any]:
     """The newest version, read from the store by a reader of its own; "version" names it."""

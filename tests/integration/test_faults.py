@@ -23,7 +23,7 @@ from redis_state_sync.errors import (
     StoreUnavailableError,
 )
 from redis_state_sync.rllib import RedisPPOConfig, RedisSingleAgentEnvRunner, with_redis_state
-from tests.integration.held import assert_runners_hold, held, published, settle
+from tests.integration.held import PATIENT, assert_runners_hold, held, published, settle
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def runner_call(algo: Any, function: Any) -> Any:
 
 def test_ppo_trains_through_an_outage(fragile: EmbeddedServer, build: Any) -> None:
     """While the store is down Ray pushes, EnvRunners stay on policy, and never go back. C4"""
-    algo = build(with_redis_state(ppo(), fragile.url))
+    algo = build(with_redis_state(ppo(), fragile.url, **PATIENT))
     algo.train()
     before = published(algo)
     fragile.kill()

@@ -17,6 +17,7 @@ from redis_state_sync import StalePublisherError
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.rllib import with_redis_state
 from tests.integration.held import (
+    PATIENT,
     assert_runners_hold,
     assert_same,
     held,
@@ -110,7 +111,7 @@ def test_killed_env_runner(server: EmbeddedServer, build: Any, local: bool) -> N
     config = ppo(create_local_env_runner=local).fault_tolerance(
         restart_failed_env_runners=True, delay_between_env_runner_restarts_s=0.0
     )
-    algo = build(with_redis_state(config, server.url))
+    algo = build(with_redis_state(config, server.url, **PATIENT))
     algo.train()
     actor = algo.env_runner_group._worker_manager.actors()[1]
     old_pid = ray.get(actor.apply.remote(_pid))
@@ -218,7 +219,7 @@ def test_from_checkpoint(server: EmbeddedServer, build: Any, tmp_path: Any) -> N
 
 def test_set_state_from_outside(server: EmbeddedServer, build: Any) -> None:
     """A state set from outside is replaced by the newest version at the next sample()."""
-    algo = build(with_redis_state(ppo(), server.url))
+    algo = build(with_redis_state(ppo(), server.url, **PATIENT))
     algo.train()
 
     def spoil(runner: Any) -> None:
