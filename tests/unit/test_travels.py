@@ -81,6 +81,7 @@ EVENTS = [
     events.Fetched(Version(1, 2), 3, 0, 0.5),
     events.Applied(Version(1, 2), 0.5),
     events.Failed("poll", "network", "no answer"),
+    events.Stale(Version(1, 2), 0.5),
 ]
 
 
