@@ -1,7 +1,7 @@
 """Shell commands of pages, taken apart, and what is wrong with one: nothing is run here.
 
 A command begins with the name of a program. Those that this project knows (make, pip, python,
-redis-state-sync, pytest) are looked into; the others must be in TOOLS, so that a typing error shows.
+redis-state-sync, pytest) are looked into; the others must be in TOOLS, so that typing errors show.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import tomllib
 import typer.main
 
 from redis_state_sync.cli.app import app
