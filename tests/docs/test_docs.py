@@ -44,6 +44,11 @@ def test_readme_rllib_example(tmp_path: Path) -> None:
     assert re.search(r"^\d{13}-\d+ [\d.e-]+$", output, re.M), output
 
 
+def test_readme_has_no_other_code() -> None:
+    """The README's Python is these two examples, which is why test_python_blocks leaves it out."""
+    assert len(code_blocks("README.md", "python")) == 2
+
+
 def test_readme_core_example(tmp_path: Path) -> None:
     """The README's lines without RLlib run, without Ray and torch, and print what was published."""
     (code,) = (c for c in code_blocks("README.md", "python") if "StatePublisher" in c)

@@ -22,8 +22,9 @@ from redis_state_sync.testing import EmbeddedServer
 from tests.docs.pages import PAGES, Block, blocks
 from tests.docs.servers import LOCAL, local_server
 
-# Pages whose files are run by a test of their own.
+# Pages whose files are run by a test of their own, and README, whose blocks are.
 RUN_ELSEWHERE = {"docs/getting-started.md", "docs/testing.md"}
+README = "README.md"
 MARKS = r"|fragment|continues|file [\w.]+"
 SMALL_RAY = (
     "import ray; ray.init(include_dashboard=False, num_cpus=4, object_store_memory=2 * 10**8)"
@@ -36,6 +37,8 @@ def programs() -> list[tuple[Block, str]]:
     """The blocks that are run, each with all of its program."""
     found = []
     for block in ALL:
+        if block.page == README:
+            continue
         if block.mark == "":
             found.append((block, block.text))
         elif block.mark == "continues":
