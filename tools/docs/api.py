@@ -15,8 +15,11 @@ MODULES = {
     "redis_state_sync": "Learners and readers, with or without RLlib",
     "redis_state_sync.rllib": "RLlib; needs the extra `rllib`",
     "redis_state_sync.embedded": "A server of one's own; needs the extra `embedded`, or a binary",
-    "redis_state_sync.testing": "Tests of your own project; needs the extra `testing`",
+    "redis_state_sync.testing": "[Tests of your own project](testing.md), which has the fixtures; "
+    "needs the extra `testing`",
 }
+# Says the same of every method of a store.
+_DULL = "As the inner store's"
 NOT_EXPORTED = {"redis_state_sync.embedded": ["EmbeddedServer", "find_server"]}
 
 
@@ -26,12 +29,14 @@ def names_of(module: types.ModuleType) -> list[str]:
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
-    """Public methods and properties that the class itself defines, in its order."""
+    """Public methods and properties that the class itself defines and explains, in its order."""
     kinds = (types.FunctionType, property, classmethod, staticmethod)
     return [
         (name, value)
         for name, value in vars(cls).items()
-        if not name.startswith("_") and isinstance(value, kinds)
+        if not name.startswith("_")
+        and isinstance(value, kinds)
+        and not (inspect.getdoc(value) or "").startswith(_DULL)
     ]
 
 
