@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 
-_TEXT = r'"[^"<>]*(?:<br/>[^"<>]*)*"'
+# In quotes, or a few plain words: Mermaid takes much else for syntax.
+_TEXT = r'(?:"[^"<>]*(?:<br/>[^"<>]*)*"|\w[\w ,.:/-]*)'
 _ID = r"[A-Za-z]\w*"
 _SHAPE = rf"(?:\[{_TEXT}\]|\[\({_TEXT}\)\]|\{{{_TEXT}\}})"
 _NODE = rf"({_ID})({_SHAPE})?"
-_LINK = rf"(?:-->|-- {_TEXT} -->|-\. {_TEXT} \.->|-\.->)"
+_LINK = rf"(?:-->|-- {_TEXT} -->|-->\|{_TEXT}\||-\. {_TEXT} \.->|-\.->|<-->|---)"
 _EDGE = re.compile(rf"{_NODE} {_LINK} {_NODE}")
 _ALONE = re.compile(_NODE)
 _SUBGRAPH = re.compile(rf"subgraph {_ID}\[{_TEXT}\]")
@@ -26,7 +27,7 @@ def problems(diagram: str) -> list[tuple[int, str]]:
     """Line, counted from 0, and what is wrong with it."""
     lines = diagram.splitlines()
     kind = lines[0].strip() if lines else ""
-    if re.fullmatch(r"flowchart (LR|TD)", kind):
+    if re.fullmatch(r"(flowchart|graph) (LR|RL|TD|TB)", kind):
         return _flowchart(lines)
     if kind == "sequenceDiagram":
         return _sequence(lines)

@@ -55,10 +55,15 @@ def test_what_is_wrong_is_found(old: str, new: str, said: str) -> None:
         ('A["x" --> B["y"]', "unknown"),
         ('subgraph S["x"]', "does not end"),
         ("end", "an end of nothing"),
-        ('A["x"] -- y --> B["z"]', "unknown"),
+        ('A["x"] -- y (z) --> B["z"]', "unknown"),
+        ("A[x (y)] --> B[z]", "unknown"),
+        ('A["x"] -> B["z"]', "unknown"),
     ],
 )
 def test_what_is_wrong_with_a_flowchart_is_found(line: str, said: str) -> None:
     """The same for flowcharts."""
-    assert problems('flowchart LR\n    A["x"] -- "y" --> B[("z")]\n') == []
+    assert (
+        problems('flowchart LR\n    A["x (y)"] -- "y" --> B[("z")]\n    A -->|no| C[an end]\n')
+        == []
+    )
     assert said in str(problems(f"flowchart LR\n    {line}\n"))

@@ -100,7 +100,9 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
             check=False,
         )
     printed = done.stdout
-    assert done.returncode == 0, printed[-6000:]
+    if done.returncode != 0:
+        line = re.findall(r"^== line (\d+)$", printed, re.M)[-1:]
+        pytest.fail(f"{PAGE}:{''.join(line)}: a command failed\n{printed[-6000:]}", pytrace=False)
     assert re.search(r"^redis-state-sync \d+\.\d+", printed, re.M)
     assert "Successfully installed redis-state-sync" in printed
     fetches = [int(count) for count in re.findall(r"^\d{13}-\d+ (\d+) fetches", printed, re.M)]

@@ -128,6 +128,22 @@ def test_names_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_paths_exist(page: str) -> None:
+    """A file that text names is there: at the top, beside the page, or among code or tests."""
+    places = (ROOT, (ROOT / page).parent, ROOT / "tests", ROOT / "src/redis_state_sync")
+    endings = "py|md|sh|conf|acl|ya?ml|json|tmpl|svg|png"
+    looks_like = re.compile(rf"[\w-][\w./-]*/[\w.-]+\.(?:{endings})")
+    wrong = [
+        f"{span}: there is no {span.text}"
+        for span in spans(page)
+        if looks_like.fullmatch(span.text)
+        and not span.text.startswith("ray/")
+        and not any((place / span.text).exists() for place in places)
+    ]
+    fail_if(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_environment_variables_exist(page: str) -> None:
     """Each environment variable that a page names anywhere, also in code, is read or written."""
     lines = (ROOT / page).read_text().splitlines()

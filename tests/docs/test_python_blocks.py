@@ -52,8 +52,8 @@ def uses_ray(code: str) -> bool:
     return bool(re.search(r"^\s*(from|import) ray\b", code, re.M))
 
 
-def run(code: str, folder: Path, server: EmbeddedServer | None) -> str:
-    """What a program printed; the test fails with its traceback if it did not succeed."""
+def run(block: Block, code: str, folder: Path, server: EmbeddedServer | None) -> None:
+    """Runs a program; the test fails with page, line and traceback if it does not succeed."""
     environment = dict(os.environ)
     if server:
         code = code.replace(LOCAL, server.url)
@@ -69,33 +69,36 @@ def run(code: str, folder: Path, server: EmbeddedServer | None) -> str:
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    return done.stdout
+    if done.returncode != 0:
+        printed = done.stdout[-1000:] + done.stderr[-3000:]
+        pytest.fail(f"{block}: the code below this line failed\n{printed}", pytrace=False)
 
 
 def parameters(*, ray: bool) -> list[object]:
     return [
-        pytest.param(code, id=str(block)) for block, code in programs() if uses_ray(code) is ray
+        pytest.param(block, code, id=str(block))
+        for block, code in programs()
+        if uses_ray(code) is ray
     ]
 
 
-@pytest.mark.parametrize("code", parameters(ray=False))
-def test_block_runs(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("block", "code"), parameters(ray=False))
+def test_block_runs(block: Block, code: str, tmp_path: Path) -> None:
     """A block without Ray runs to its end."""
     if LOCAL in code:
         with local_server() as server:
-            run(code, tmp_path, server)
+            run(block, code, tmp_path, server)
     else:
-        run(code, tmp_path, None)
+        run(block, code, tmp_path, None)
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("code", parameters(ray=True))
-def test_block_runs_with_ray(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("block", "code"), parameters(ray=True))
+def test_block_runs_with_ray(block: Block, code: str, tmp_path: Path) -> None:
     """A block that needs Ray runs to its end, on a small cluster."""
     with local_server() as server:
-        run(code, tmp_path, server)
+        run(block, code, tmp_path, server)
 
 
 @pytest.mark.parametrize("block", ALL, ids=str)
