@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import re
 import textwrap
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 from tests.docs.commands import commands_in, problem_of
 from tests.docs.pages import ROOT, fail_if
 
-_BLOCK = re.compile(r"::\n\n((?: {4,}.*\n|\n)+)")
+# Behind text: one that stands alone shows bytes or keys.
+_BLOCK = re.compile(r"\S::\n\n((?: {4,}.*\n|\n)+)")
 _SHELL = re.compile(r"(pip|make|python|redis-state-sync) ")
 
 
@@ -39,13 +41,12 @@ def names_of(module: ast.Module) -> set[str]:
     return found
 
 
-def public() -> set[str]:
-    """Names that a reader of an example can be expected to import."""
-    import redis_state_sync.rllib
-    from redis_state_sync import errors
-
-    rllib = redis_state_sync.rllib
-    return {*redis_state_sync.__all__, *rllib.__all__, *vars(errors), *vars(builtins)}
+@functools.cache
+def classes() -> frozenset[str]:
+    """All classes of this package and of Python."""
+    modules = (ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py"))
+    ours = {n.name for module in modules for n in module.body if isinstance(n, ast.ClassDef)}
+    return frozenset(ours | vars(builtins).keys())
 
 
 def problem_in(code: str, module: ast.Module) -> str | None:
@@ -58,7 +59,7 @@ def problem_in(code: str, module: ast.Module) -> str | None:
         return f"no Python: {error}"
     calls = [n.func for n in ast.walk(tree) if isinstance(n, ast.Call)]
     called = {f.id for f in calls if isinstance(f, ast.Name) and f.id[0].isupper()}
-    unknown = called - public() - names_of(module)
+    unknown = called - classes() - names_of(module)
     return f"unknown: {', '.join(sorted(unknown))}" if unknown else None
 
 
