@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
+# What goes into a file or another program is not cut to a width that nobody looks at.
+_UNLIMITED = 10_000
+_FIRST_COLUMN = 32
 
 
 def print_json(value: Any) -> None:
@@ -19,23 +26,56 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """Where people read. Nothing in a text is taken for markup."""
-    return Console(markup=False, highlight=False, soft_wrap=True)
+    made = Console(markup=False, highlight=False, soft_wrap=True)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _UNLIMITED
+    return made
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table. Columns in `right` hold numbers."""
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """An empty table. Columns in `right` hold numbers; the first one gives way if it is narrow."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(
-            column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column != columns[0],
+            overflow="fold",
         )
     return made
+
+
+def print_table(made: Table, console: Console, *, spare: Sequence[str] = ()) -> None:
+    """Prints a table; if it is too wide without the columns that can be spared.
+
+    Args:
+        made: The table. It is changed.
+        console: Where.
+        spare: Columns, the one first that can be spared most easily.
+    """
+    left_out = []
+    for name in spare:
+        if _width(made, console) <= console.width:
+            break
+        made.columns = [column for column in made.columns if column.header != name]
+        left_out.append(name)
+    console.print(made)
+    if left_out:
+        shown = f"not shown, as there is no room: {', '.join(left_out)}"
+        console.print(Text(shown, style="dim"))
+
+
+def _width(made: Table, console: Console) -> int:
+    """How wide it is if nothing but a very long first column is folded."""
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    first = max(cell_len(str(cell)) for cell in made.columns[0].cells)
+    return Measurement.get(console, unlimited, made).maximum - max(0, first - _FIRST_COLUMN)
 
 
 def rows(pairs: list[tuple[str, str | Text]]) -> Table:
     """Names and what they stand for."""
     made = Table.grid(padding=(0, 2))
-    made.add_column(style="bold")
+    made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:
         made.add_row(name, value)
