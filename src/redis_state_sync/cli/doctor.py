@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from redis_state_sync.backends import resolve_endpoint
-from redis_state_sync.cli import output
+from redis_state_sync.cli import completion, output
 from redis_state_sync.cli.checks import CHECKS, Finding, Level, examine
 from redis_state_sync.cli.exit_codes import ExitCode
 from redis_state_sync.cli.facts import Facts, gather
@@ -34,7 +34,11 @@ class Role(str, Enum):
 def doctor(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="[NS]", help="Look at this namespace alone, and try rights there."),
+        typer.Argument(
+            metavar="[NS]",
+            help="Look at this namespace alone, and try rights there.",
+            autocompletion=completion.namespaces,
+        ),
     ] = None,
     role: Annotated[Role, typer.Option(help="Whose rights the user must have.")] = Role.RUNNER,
     url: Url = None,
