@@ -116,6 +116,13 @@ def test_help_and_version() -> None:
             assert option in text, command.name
 
 
+def test_a_terminal_that_lacks_characters(url: str) -> None:
+    """Where a character can not be shown another one stands for it, and nothing fails."""
+    published(url, 1)
+    done = run("status", "team/run", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    assert (done.returncode, "no sign of one" in done.stdout) == (0, True), done.stderr
+
+
 def test_json_is_all_there_is_on_stdout(cli: Cli, url: str) -> None:
     """With --json stdout is one JSON value, of errors as well."""
     published(url, 1)

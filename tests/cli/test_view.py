@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,10 +72,10 @@ def drawn(what: Any, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
 def test_any_width(width: int) -> None:
-    """No line is wider than the terminal, and on a wide one no wider than can be followed."""
+    """Every line is as wide as it should be, and at 80 columns a reader has one to itself."""
     view = Watched("team/run", "redis://redis.example:6379/0", "Valkey 9.1")
     lines = drawn(view.panel(Look(0.0, overview(), rate=2.0), width=width), width)
-    assert {len(line) for line in lines} == {min(width, 100)}
+    assert {len(line) for line in lines} == {width}
     if width >= 80:
         assert any("env_runner_2" in line and "2.0 s ago" in line for line in lines)
 
@@ -117,7 +118,10 @@ def test_the_stalest_first() -> None:
     assert [reader.name for reader in found] == ["other", "stale", "behind", "current", "gone"]
     console = screen(90, "standard")
     console.print(view_of(replace(overview(), readers=found), "x", "y", True))
-    lines = {r.name: line for line in shown_on(console) for r in found if f" {r.name} " in line}
+    lines = {}
+    for line in shown_on(console):
+        _, _, name = re.sub(r"\x1b\[[\d;]*m", "", line).partition("  ")
+        lines[name.split(" ")[0]] = line
     for name, code in {"gone": "2", "stale": "1;31", "behind": "33", "current": "32"}.items():
         assert f"\x1b[{code}m" in lines[name], lines[name]
 
@@ -146,6 +150,13 @@ def test_a_table_gives_way_to_a_narrow_terminal() -> None:
         assert str(NEWEST) in lines[1]
         assert sum(line.count("q") for line in lines) == 60
         assert all(len(line) <= width for line in lines)
+
+
+def test_a_screen_is_filled_as_far_as_can_be_followed() -> None:
+    """A line is as wide as the terminal, up to what can be followed; a file has no width."""
+    assert output.readable_width(screen(80)) == 80
+    assert output.readable_width(screen(300)) == 100
+    assert output.readable_width(Console(file=io.StringIO(), width=300)) is None
 
 
 def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,4 +29,6 @@ def status(
         facts = {"store": where, "server": server, "learner_at_work": sign is not None}
         output.print_json({**facts, **found.as_json()})
     else:
-        output.console().print(view_of(found, where, server, sign is not None))
+        console = output.console()
+        width = output.readable_width(console)
+        console.print(view_of(found, where, server, sign is not None, width=width))

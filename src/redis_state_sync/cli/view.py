@@ -13,6 +13,8 @@ from redis_state_sync.cli.sparkline import sparkline
 from redis_state_sync.manifest import Writer
 
 _BAR = 24
+# From here on there is room for bars.
+_WIDE = 70
 _MOST_PINS = 4
 _MOST_COMPONENTS = 8
 _MOST_READERS = 20
@@ -138,19 +140,21 @@ def _components(found: Overview, width: int | None) -> RenderableType | None:
     if not sizes:
         return None
     total = sum(sizes.values())
-    table = output.table("component", "size", "", right=("size",))
+    bars = width is None or width >= _WIDE
+    columns = ("component", "size", "") if bars else ("component", "size")
+    table = output.table(*columns, right=("size",))
     table.width = width
     table.columns[0].ratio = None if width is None else 1
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
     for name in largest[:_MOST_COMPONENTS]:
         bar = "━" * round(_BAR * sizes[name] / max(total, 1))
-        table.add_row(name, output.size(sizes[name]), Text(bar, style="blue"))
+        table.add_row(name, output.size(sizes[name]), *([Text(bar, style="blue")] if bars else []))
     others = largest[_MOST_COMPONENTS:]
     if others:
         rest = sum(sizes[name] for name in others)
-        table.add_row(Text(f"and {len(others)} more", style="dim"), output.size(rest), "")
+        table.add_row(Text(f"and {len(others)} more", style="dim"), output.size(rest))
     if len(sizes) > 1:
-        table.add_row(Text("all of it", style="dim"), Text(output.size(total), style="bold"), "")
+        table.add_row(Text("all of it", style="dim"), Text(output.size(total), style="bold"))
     return table
 
 
@@ -158,9 +162,10 @@ def _readers(found: Overview, most: int, width: int | None) -> RenderableType:
     if not found.readers:
         return Text("no readers", style="dim")
     numbers = ("version", "behind", "fetched")
-    table = output.table("reader", *numbers, right=numbers)
+    table = output.table("", "reader", *numbers, right=numbers, wraps=1)
+    table.columns[0].min_width = 1
     table.width = width
-    table.columns[0].ratio = None if width is None else 1
+    table.columns[1].ratio = None if width is None else 1
     for reader in found.readers[:most]:
         table.add_row(*_row(found, reader), style="dim" if _is_silent(reader) else "")
     left_out = found.readers[most:]
@@ -171,12 +176,13 @@ def _readers(found: Overview, most: int, width: int | None) -> RenderableType:
     return Group(table, more)
 
 
-def _row(found: Overview, reader: Reader) -> tuple[Text, Text, Text, str]:
+def _row(found: Overview, reader: Reader) -> tuple[Text, str, Text, Text, str]:
     mark, style = _MARKS[reader.standing]
     same = found.generation == reader.version.generation
     behind = "another learner's" if reader.lag is None else str(reader.lag or "current")
     return (
-        Text.assemble((mark, style), f" {reader.name}"),
+        Text(mark, style=style),
+        reader.name,
         Text(str(reader.version.number if same else reader.version)),
         Text(behind, style=style),
         f"{output.age(reader.age_s)} ago",

@@ -29,8 +29,6 @@ _MOST_RATES = 60
 # Lines and columns of the frame and its padding.
 _FRAME = 4
 _SIDES = 6
-# Beyond it a line is hard to follow.
-_MOST_WIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ class Watched:
 
     def panel(self, look: Look, *, width: int, height: int | None = None) -> Panel:
         """What a terminal of this size shows."""
-        width = min(width, _MOST_WIDE)
         room = None if height is None else height - _FRAME
         return Panel(
             self._body(look, width - _SIDES, room),
@@ -142,7 +139,8 @@ def _show(view: Watched, looks: Iterator[Look], console: Console) -> None:
     try:
         with Live(console=console, auto_refresh=False, screen=True) as live:
             for look in looks:
-                panel = view.panel(look, width=console.width, height=console.height)
+                width = output.readable_width(console) or console.width
+                panel = view.panel(look, width=width, height=console.height)
                 live.update(panel, refresh=True)
     finally:
         if panel is not None:
