@@ -11,7 +11,8 @@ from typing import Protocol
 
 from redis_state_sync.backends import store_from
 from redis_state_sync.cli.session import settings_of
-from redis_state_sync.history import NEWEST, History
+from redis_state_sync.history import History
+from redis_state_sync.pinning import NEWEST
 from redis_state_sync.store import Store
 
 # For each question, and for all of it: who presses a key waits no longer.
