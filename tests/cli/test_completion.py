@@ -111,7 +111,7 @@ def test_nobody_waits_for_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(completion, "store_from", never)
     context = SimpleNamespace(params={"url": "redis://h", "namespace": None})
-    assert completion.namespaces(context, "") == []
+    assert completion.namespaces(context) == []
     assert not answered.is_set()
     answered.set()
 

@@ -124,6 +124,7 @@ def test_the_stalest_first() -> None:
         lines[name.split(" ")[0]] = line
     for name, code in {"gone": "2", "stale": "1;31", "behind": "33", "current": "32"}.items():
         assert f"\x1b[{code}m" in lines[name], lines[name]
+    assert re.search(r"\x1b\[2m[^\x1b]*gone", lines["gone"])
 
 
 def test_sparkline() -> None:
@@ -147,6 +148,7 @@ def test_a_table_gives_way_to_a_narrow_terminal() -> None:
         lines = printed(width)
         assert ("trainer-0/4211" in lines[1]) == (left_out is None)
         assert left_out is None or lines[-1].endswith(f"no room: {left_out}")
+        assert {"newest", "size" if width > 50 else "newest"} <= set(lines[0].split())
         assert str(NEWEST) in lines[1]
         assert sum(line.count("q") for line in lines) == 60
         assert all(len(line) <= width for line in lines)

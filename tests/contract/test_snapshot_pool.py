@@ -197,6 +197,11 @@ def test_while_the_store_is_away(
     clock.now += 20
     assert pool.names() == ["league/1", "league/2"]
     assert number_in(pool.get("league/2")) == 2
+    clock.now += 1
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "redis_state_sync"):
+        patch.setattr(history, "pins", fail)
+        assert pool.names() == ["league/1", "league/2"]
+    assert len(caplog.records) == 2  # Another outage is news again.
 
 
 def test_a_damaged_version(backend: Backend, keys: Keys, clock: Clock, pinned: Pinned) -> None:

@@ -29,17 +29,17 @@ class Context(Protocol):
     params: dict[str, object]
 
 
-def namespaces(ctx: Context, incomplete: str) -> list[str]:
-    """The namespaces of the store that begin so."""
-    return _offered(ctx, incomplete, lambda store, _: store.namespaces(timeout=_TIMEOUT_S))
+def namespaces(ctx: Context) -> list[str]:
+    """The namespaces of the store. (typer takes those that begin as what was typed does.)"""
+    return _offered(ctx, lambda store, _: store.namespaces(timeout=_TIMEOUT_S))
 
 
-def pins(ctx: Context, incomplete: str) -> list[str]:
-    """The pins of the namespace that begin so."""
-    return _offered(ctx, incomplete, lambda store, name: sorted(_history(store, name).pins()))
+def pins(ctx: Context) -> list[str]:
+    """The pins of the namespace."""
+    return _offered(ctx, lambda store, name: sorted(_history(store, name).pins()))
 
 
-def which(ctx: Context, incomplete: str) -> list[str]:
+def which(ctx: Context) -> list[str]:
     """What stands for a version of the namespace: pins, ``newest``, and the newest versions."""
 
     def found(store: Store, name: str) -> list[str]:
@@ -48,17 +48,15 @@ def which(ctx: Context, incomplete: str) -> list[str]:
         entries = store.newest(history.keys, count=_MOST_VERSIONS, timeout=_TIMEOUT_S)
         return [NEWEST, *names, *(str(e.version) for e in entries if not e.version.is_claim)]
 
-    return _offered(ctx, incomplete, found)
+    return _offered(ctx, found)
 
 
 def _history(store: Store, namespace: str) -> History:
     return History(store, namespace, timeout_s=_TIMEOUT_S)
 
 
-def _offered(
-    ctx: Context, incomplete: str, ask: Callable[[Store, str], Iterable[str]]
-) -> list[str]:
-    """Those answers that begin so. Nothing at all if there is none in time, whatever the cause."""
+def _offered(ctx: Context, ask: Callable[[Store, str], Iterable[str]]) -> list[str]:
+    """The answers. Nothing at all if there is none in time, whatever the cause."""
     answers: list[str] = []
     url, namespace = ctx.params.get("url"), ctx.params.get("namespace")
 
@@ -74,4 +72,4 @@ def _offered(
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(_IN_ALL_S)
-    return [a for a in tuple(answers) if a.startswith(incomplete) and _HARMLESS.match(a)]
+    return [a for a in tuple(answers) if _HARMLESS.match(a)]

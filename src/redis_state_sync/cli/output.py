@@ -16,9 +16,8 @@ from rich.text import Text
 _UNITS = ("B", "KiB", "MiB", "GiB")
 # What goes into a file or another program is not cut to a width that nobody looks at.
 _UNLIMITED = 10_000
-# What a first column may shrink to, before others are left out, and then.
+# What a first column may shrink to before others are left out.
 _FIRST_COLUMN = 32
-_NARROWEST = 8
 # Beyond it a line is hard to follow.
 _MOST_READABLE = 100
 
@@ -74,9 +73,6 @@ def print_table(made: Table, console: Console, *, spare: Sequence[str] = ()) -> 
             break
         made = _without(made, name)
         left_out.append(name)
-    too_wide = _width(made, console) - console.width
-    if too_wide > 0:
-        made.columns[0].width = max(_NARROWEST, _first(made) - too_wide)
     console.print(made)
     if left_out:
         shown = f"not shown, as there is no room: {', '.join(left_out)}"
