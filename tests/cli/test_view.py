@@ -102,6 +102,7 @@ def test_how_readers_stand() -> None:
     assert standing_of(1, 10, is_kept=True) is Standing.BEHIND
     assert standing_of(9, 10, is_kept=False) is Standing.STALE
     assert standing_of(None, 10, is_kept=False) is Standing.STALE
+    assert standing_of(None, 10, is_kept=True) is Standing.STALE
     assert standing_of(9, 301, is_kept=False) is Standing.SILENT
 
 
