@@ -96,6 +96,22 @@ def test_any_height(height: int, readers: int) -> None:
     assert any("and 5 older ones" in line for line in lines)
 
 
+def test_an_outage() -> None:
+    """While nothing can be seen, the reason is on top, and below it what was there before."""
+    view = Watched("team/run", "redis://redis.example:6379/0", "Valkey 9.1")
+    nothing = drawn(view.panel(Look(0.0, problem="no answer in time"), width=80), 80)
+    assert any("no answer in time" in line for line in nothing)
+    assert not any("it was" in line for line in nothing)
+    drawn(view.panel(Look(1.0, overview(), alive=True), width=80), 80)
+    lines = drawn(view.panel(Look(2.0, problem="no answer in time"), width=80), 80)
+    places = [
+        next(number for number, line in enumerate(lines) if text in line)
+        for text in ("no answer in time", "it was:", "env_runner_2")
+    ]
+    assert places == sorted(places)
+    assert not any("at work" in line for line in lines)
+
+
 def test_how_readers_stand() -> None:
     """Current, behind, beyond what is kept, and silent: by lag and time alone."""
     assert standing_of(0, 10_000, is_kept=True) is Standing.CURRENT

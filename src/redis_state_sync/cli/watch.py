@@ -11,7 +11,7 @@ from time import sleep
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
@@ -29,6 +29,8 @@ _MOST_RATES = 60
 # Lines and columns of the frame and its padding.
 _FRAME = 4
 _SIDES = 6
+# Lines above what was there before an outage.
+_PROBLEM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Watched:
         self._where = where
         self._server = server
         self._rates: deque[float | None] = deque(maxlen=_MOST_RATES)
+        self._last: tuple[str, Overview] | None = None
 
     def panel(self, look: Look, *, width: int, height: int | None = None) -> Panel:
         """What a terminal of this size shows."""
@@ -85,13 +88,26 @@ class Watched:
 
     def _body(self, look: Look, width: int | None, height: int | None) -> RenderableType:
         self._rates.append(look.rate)
-        if look.overview is None:
-            return Text(str(look.problem), style="bold red")
+        if look.overview is not None:
+            self._last = time.strftime("%H:%M:%S"), look.overview
+            return self._view(look.overview, look.alive, width, height)
+        problem = Text(str(look.problem), style="bold red")
+        if self._last is None:
+            return problem
+        # What was there is of use to whoever looks for the cause.
+        at, overview = self._last
+        note = Text(f"at {at} it was:", style="dim")
+        room = None if height is None else height - _PROBLEM
+        return Group(problem, "", note, self._view(overview, None, width, room))
+
+    def _view(
+        self, overview: Overview, alive: bool | None, width: int | None, height: int | None
+    ) -> RenderableType:
         return view_of(
-            look.overview,
+            overview,
             self._where,
             self._server,
-            look.alive,
+            alive,
             rates=tuple(self._rates),
             width=width,
             height=height,
