@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes redis-state-sync.json, beside this file. Change the panels here, and run it.
 
-In Ray, metrics have the prefix `ray_` and the label SessionName; outside of it they have neither. Where
-both can be, a panel shows both.
+In Ray, metrics have the prefix `ray_` and the label SessionName; outside of it they have neither.
+Where both can be, a panel shows both.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def series(title: str, description: str, *queries: Query, **more: Any) -> dict[s
 STALE = [
     series(
         "Is anyone stale? Versions behind",
-        "Versions between what a reader acts with and the newest that its polls have shown. Above 0 "
-        "for longer than a fetch takes: it can not fetch or apply what is there.",
+        "Versions between what a reader acts with and the newest that its polls have shown. Above "
+        "0 for longer than a fetch takes: it can not fetch or apply what is there.",
         (both("max by (namespace, role) (@lag_versions{})"), EACH),
         red_from=5,
     ),
@@ -162,8 +162,8 @@ STALE = [
     ),
     series(
         "How many readers are behind, as the store sees it?",
-        "Readers that fetched an older version than the newest one, of those that are not gone. Needs "
-        "the exporter.",
+        "Readers that fetched an older version than the newest one, of those that are not gone. "
+        "Needs the exporter.",
         (exporter("@namespace_readers_behind{}"), f"{NS} behind"),
         (exporter("@namespace_readers{}"), f"{NS} all"),
     ),
@@ -176,8 +176,8 @@ STALE = [
     ),
     series(
         "Who goes beyond the limits of staleness?",
-        "Refreshes in a second that began beyond max_staleness_s or max_staleness_versions, and the "
-        "share of time that was waited because of it.",
+        "Refreshes in a second that began beyond max_staleness_s or max_staleness_versions, and "
+        "the share of time that was waited because of it.",
         (rate("stale_total"), f"{EACH} refreshes"),
         (rate("stale_wait_seconds_total"), f"{EACH} waiting"),
         unit="ops",
@@ -212,7 +212,7 @@ SLOW = [
     ),
     series(
         "Does the store answer?",
-        "1 if it did what it was asked last. The least over all processes of a role, and the exporter.",
+        "1 if it did what it was asked last. The least over a role's processes, and the exporter.",
         (both("min by (namespace, role) (@store_up{})"), EACH),
         ("min(redis_state_sync_exporter_store_up)", "exporter"),
         green_from=1,
@@ -264,7 +264,7 @@ WRITER = [
     ),
     series(
         "Did another learner take over?",
-        "Each claim has a greater generation; a learner that is refused shows as fenced until it ends.",
+        "Each claim has a greater generation. A learner that is refused is fenced until it ends.",
         (exporter("changes(@namespace_generation{}[$__rate_interval])"), f"{NS} generations"),
         (both("max by (namespace) (@fenced{})"), f"{NS} fenced"),
         red_from=1,
@@ -307,7 +307,7 @@ VOLUME = [
     ),
     series(
         "How often is the namespace claimed?",
-        "By this learner: once when it starts, and again if somebody without its key wrote above it.",
+        "By a learner: once when it starts, and again if somebody without its key wrote above it.",
         (both("sum by (namespace) (@claims_total{})"), NS),
     ),
 ]
@@ -328,7 +328,7 @@ STORED = [
     ),
     series(
         "Is the exporter well?",
-        "Seconds that a look takes, since the last that succeeded, and looks that fail in a second.",
+        "Seconds that a look takes, and since the last one that succeeded; failures in a second.",
         ("redis_state_sync_exporter_look_seconds", "look"),
         ("time() - redis_state_sync_exporter_look_timestamp_seconds", "age"),
         ("rate(redis_state_sync_exporter_errors_total[$__rate_interval])", "errors {{category}}"),
@@ -461,7 +461,7 @@ def dashboard() -> dict[str, Any]:
     """All of it."""
     return {
         "title": "Redis State Sync",
-        "description": "Is anyone stale, is Redis slow, who writes? docs/monitoring.md explains it.",
+        "description": "Is anyone stale, is Redis slow, who writes? See docs/monitoring.md.",
         "tags": ["ray", "rllib", "redis"],
         "schemaVersion": 39,
         "editable": True,

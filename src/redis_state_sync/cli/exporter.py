@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from contextlib import closing
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from redis_state_sync.cli.looker import Looker
-from redis_state_sync.cli.options import TIMEOUT_S, Timeout, Url
+from redis_state_sync.cli.options import TIMEOUT_S, AsJson, Timeout, Url
 from redis_state_sync.cli.session import opened
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keys import check_namespace
@@ -32,13 +33,15 @@ def exporter(
     ] = 300.0,
     url: Url = None,
     timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
 ) -> None:
     """Serves what there is in each namespace as metrics for Prometheus, until it is terminated.
 
     A store that is down is told of, and waited for. It asks for no password and shows none: let
-    nobody reach it who may not know the names of your namespaces.
+    nobody reach it who may not know the names of your namespaces. With --json it prints one line:
+    where it serves.
     """
-    with opened(url, timeout, as_json=False) as store:
+    with opened(url, timeout, as_json=as_json) as store:
         require_prometheus_client()
         from prometheus_client import CollectorRegistry, start_http_server
 
@@ -66,7 +69,10 @@ def exporter(
                     f"can not listen on {address}:{port}: {error.strerror or error}"
                 ) from error
             where = f"http://{address}:{server.server_port}/metrics"
-            typer.echo(f"serving metrics of {store.describe()} at {where}", err=True)
+            if as_json:
+                print(json.dumps({"store": store.describe(), "url": where}), flush=True)
+            else:
+                typer.echo(f"serving metrics of {store.describe()} at {where}", err=True)
             stop.wait()
             server.shutdown()
             server.server_close()
