@@ -146,6 +146,7 @@ STALE = [
         "Versions between what a reader acts with and the newest that its polls have shown. Above "
         "0 for longer than a fetch takes: it can not fetch or apply what is there.",
         (both("max by (namespace, role) (@lag_versions{})"), EACH),
+        (exporter("@namespace_reader_lag_versions{}"), f"{NS} by the store's notes"),
         red_from=5,
     ),
     series(
@@ -258,8 +259,9 @@ WRITER = [
     ),
     series(
         "How old is the newest version?",
-        "Needs the exporter.",
-        (exporter("@namespace_version_age_seconds{}"), NS),
+        "As the learner has it, and as the store does.",
+        (both("min by (namespace) (time() - @published_timestamp_seconds{})"), f"{NS} learner"),
+        (exporter("@namespace_version_age_seconds{}"), f"{NS} store"),
         unit="s",
     ),
     series(
@@ -267,7 +269,8 @@ WRITER = [
         "Each claim has a greater generation. A learner that is refused is fenced until it ends.",
         (exporter("changes(@namespace_generation{}[$__rate_interval])"), f"{NS} generations"),
         (both("max by (namespace) (@fenced{})"), f"{NS} fenced"),
-        red_from=1,
+        (both("max by (namespace) (@claims_total{})"), f"{NS} claims of one learner"),
+        red_from=2,
     ),
 ]
 
@@ -306,25 +309,44 @@ VOLUME = [
         unit="ops",
     ),
     series(
-        "How often is the namespace claimed?",
-        "By a learner: once when it starts, and again if somebody without its key wrote above it.",
-        (both("sum by (namespace) (@claims_total{})"), NS),
+        "Which version is where?",
+        "The number that was published last, in the store, and with the reader furthest behind. It "
+        "begins at 1 with each learner.",
+        (both("max by (namespace) (@published_version_number{})"), f"{NS} published"),
+        (exporter("@namespace_version_number{}"), f"{NS} stored"),
+        (both("min by (namespace, role) (@applied_version_number{})"), f"{EACH} applied"),
     ),
 ]
 
 STORED = [
     series(
+        "Who still acts with an older learner's weights?",
+        "Readers whose version is of an older generation than the newest learner's.",
+        (
+            both(
+                "count by (namespace, role) (@applied_generation{} < on (namespace) group_left "
+                "max by (namespace) (@generation{}))"
+            ),
+            EACH,
+        ),
+        red_from=1,
+        width=6,
+    ),
+    series(
         "How large is a state?",
-        "The blobs of the newest version. Needs the exporter, as all of this row.",
+        "The blobs of the newest version. Needs the exporter.",
         (exporter("@namespace_state_bytes{}"), NS),
         unit="bytes",
+        width=6,
     ),
     series(
         "How many versions are kept?",
-        "Those in history, those that are pinned, and those whose record can not be read.",
+        "Those in history, those that are pinned, and those whose record can not be read. Needs "
+        "the exporter.",
         (exporter("@namespace_versions{}"), f"{NS} stored"),
         (exporter("@namespace_pinned_versions{}"), f"{NS} pinned"),
         (exporter("@namespace_unreadable_versions{}"), f"{NS} unreadable"),
+        width=6,
     ),
     series(
         "Is the exporter well?",
@@ -333,6 +355,7 @@ STORED = [
         ("time() - redis_state_sync_exporter_look_timestamp_seconds", "age"),
         ("rate(redis_state_sync_exporter_errors_total[$__rate_interval])", "errors {{category}}"),
         unit="s",
+        width=6,
     ),
 ]
 
