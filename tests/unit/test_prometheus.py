@@ -97,8 +97,9 @@ def test_collectors_are_shared(registry: CollectorRegistry) -> None:
         metrics = PrometheusMetrics(namespace, role, registry=registry)
         metrics(Polled(None, 0.1, count=3))
         metrics.flush()
-    found = scraped(registry)[f"{instruments.PREFIX}polls_total"]
-    assert sorted(found.values()) == [3, 3, 3]
+    found = scraped(registry)
+    for name in ("polls_total", "poll_seconds_count"):
+        assert sorted(found[f"{instruments.PREFIX}{name}"].values()) == [3, 3, 3]
     # And of the same namespace and role they count together.
     again = PrometheusMetrics("a", "x", registry=registry)
     again(Polled(None, 0.1))
