@@ -144,6 +144,13 @@ PUBLISH_SECONDS = _made(
     "Seconds of a publish, from its start until the version is announced.",
     buckets=_TRANSFER_BUCKETS,
 )
+LOOK_SECONDS = _made(
+    "learner",
+    "histogram",
+    "look_seconds",
+    "Seconds of a look after what is stored, which a learner takes twice a second.",
+    buckets=_POLL_BUCKETS,
+)
 SENT_BYTES = _made("learner", "counter", "sent_bytes_total", "Bytes of blobs sent to the store.")
 SAVED_BYTES = _made(
     "learner", "counter", "saved_bytes_total", "Bytes of blobs not sent: the store has them."

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from redis_state_sync import Keyring, errors
-from redis_state_sync.events import Claimed, Dropped, Event, Failed, Published, Recovered
+from redis_state_sync.events import Claimed, Dropped, Event, Failed, Looked, Published, Recovered
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest, Writer
 from redis_state_sync.memory_store import MemoryStore
@@ -51,7 +51,20 @@ def test_taking_over_is_told_without_a_version() -> None:
     heard = Heard()
     with publishing(MemoryStore(), observers=[heard], heartbeat_s=0.05) as publisher:
         heard.wait_for(lambda: heard.events)
-        assert heard.events == [Claimed(publisher.generation)]
+        assert heard.events[0] == Claimed(publisher.generation)
+
+
+def test_looks_are_told() -> None:
+    """Each look after the store is told, with what it took; one that fails is a failure instead."""
+    store, heard = ScriptedStore(MemoryStore()), Heard()
+    with publishing(store, observers=[heard], heartbeat_s=0.02):
+        heard.wait_for(lambda: len(heard.of(Looked)) > 3)
+        store.go_down(errors.StoreUnavailableError("refused"))
+        heard.wait_for(lambda: heard.of(Failed))
+        looks = len(heard.of(Looked))
+        heard.wait_for(lambda: len(heard.of(Failed)) > 1)
+        assert len(heard.of(Looked)) == looks
+    assert all(0 <= look.seconds < WAIT for look in heard.events if isinstance(look, Looked))
 
 
 def test_taking_over_again_is_told() -> None:

@@ -188,8 +188,10 @@ STALE = [
 SLOW = [
     series(
         "Is Redis slow? Polls",
-        "Polls that went to the store. They are given up after poll_timeout_s, 50 ms by default.",
+        "Polls that went to the store: they are given up after poll_timeout_s, 50 ms by default. "
+        "And a learner's looks after what is stored.",
         *quantiles("poll_seconds", 0.5, 0.9, 0.99),
+        *quantiles("look_seconds", 0.9),
         unit="s",
         red_from=0.01,
     ),
