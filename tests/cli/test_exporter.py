@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("prometheus_client")
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state_sync import History, Version, instruments, open_store

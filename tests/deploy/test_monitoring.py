@@ -20,8 +20,6 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("promql_parser")
-
 from redis_state_sync.cli.exporter import exporter
 from redis_state_sync.instruments import INSTRUMENTS
 from tests.deploy.promql import groupings, selectors

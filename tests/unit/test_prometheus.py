@@ -6,19 +6,17 @@ import pickle
 import time
 from collections.abc import Callable
 
+import prometheus_client
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-prometheus_client = pytest.importorskip("prometheus_client")
-
-from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
-
-from redis_state_sync import SettingsError, Version, instruments  # noqa: E402
-from redis_state_sync import prometheus as module  # noqa: E402
-from redis_state_sync.events import Failed, Polled  # noqa: E402
-from redis_state_sync.memory_store import MemoryStore  # noqa: E402
-from redis_state_sync.prometheus import PrometheusMetrics  # noqa: E402
-from tests.unit.states import WAIT, Reader, publishing, state  # noqa: E402
+from redis_state_sync import SettingsError, Version, instruments
+from redis_state_sync import prometheus as module
+from redis_state_sync.events import Failed, Polled
+from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.prometheus import PrometheusMetrics
+from tests.unit.states import WAIT, Reader, publishing, state
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
