@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PREFIX = "redis_state_sync_"
-COMMON_LABELS = ("namespace", "role")
-"""What every metric of a learner or reader is labelled with."""
+COMMON_LABELS = ("state_namespace", "role")
+"""What every metric of a learner or reader is labelled with. (``namespace`` is Kubernetes' own.)"""
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 Unit = Literal["seconds", "bytes", "versions", ""]
@@ -181,7 +181,7 @@ PUSHES = _made(
     "Syncs that went RLlib's own way while the store was down.",
 )
 
-_NS = "namespace"
+_NS = "state_namespace"
 EXPORTER_STORE_UP = _made(
     "exporter", "gauge", "exporter_store_up", "1 if the store answered the last look, else 0."
 )

@@ -310,7 +310,9 @@ def test_variables() -> None:
             for name, labels in re.findall(r"(\w+)\{(.*?)\}", target["expr"]):
                 session = 'SessionName=~"$SessionName"' in labels
                 assert session == name.startswith("ray_"), target["expr"]
-                assert 'namespace=~"$namespace"' in labels or name.startswith("redis_commands")
+                assert 'state_namespace=~"$namespace"' in labels or name.startswith(
+                    "redis_commands"
+                )
     there = known()
     for variable in variables[1:]:
         pattern = re.search(r"label_values\((.*), (\w+)\)", variable["definition"])

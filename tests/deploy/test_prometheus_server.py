@@ -142,9 +142,9 @@ def test_it_scrapes(prometheus: Prometheus) -> None:
         prometheus.until(lambda query=query: prometheus.value(query) == 1, job)
     for query in (
         "redis_state_sync_exporter_store_up",
-        'redis_state_sync_namespace_learner_up{namespace="n"}',
+        'redis_state_sync_namespace_learner_up{state_namespace="n"}',
         'redis_state_sync_applied_version_number{job="ray"}',
-        'redis_state_sync_namespace_readers{namespace="n"}',
+        'redis_state_sync_namespace_readers{state_namespace="n"}',
     ):
         prometheus.until(lambda query=query: prometheus.value(query) == 1, query)
 

@@ -94,4 +94,4 @@ def test_the_example_runs(tmp_path: Path) -> None:
         ("published_version_number", "learner"),
         ("applied_version_number", "reader"),
     ):
-        assert f'{PREFIX}{name}{{namespace="my-run",role="{role}"}} 1.0' in output
+        assert f'{PREFIX}{name}{{role="{role}",state_namespace="my-run"}} 1.0' in output

@@ -209,7 +209,7 @@ def test_training(scrape: Callable[[], Samples], server: EmbeddedServer) -> None
     for name in ("applied_timestamp_seconds", "applied_published_timestamp_seconds"):
         assert all(began - 1 < moment < time.time() + 1 for moment in runners(name))
     namespaces = {
-        dict(labels)["namespace"]
+        dict(labels)["state_namespace"]
         for labels in samples[f"{PREFIX}polls_total"]
         if ("role", "env_runner") in labels
     }

@@ -34,7 +34,7 @@ def scraped(registry: CollectorRegistry) -> Samples:
 
 
 def labels(role: str, **more: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted({"namespace": "n", "role": role, **more}.items()))
+    return tuple(sorted({"state_namespace": "n", "role": role, **more}.items()))
 
 
 @pytest.fixture
