@@ -176,6 +176,6 @@ class Following:
                 "('redis-state-sync list' shows those that hold something)"
             )
         return (
-            "The store did not answer, or what it holds could not be used: the warnings above say "
-            "why, and so does 'redis-state-sync doctor'"
+            "The store did not answer, its learner has not published yet, or what it holds could "
+            "not be used: the warnings above say so, and 'redis-state-sync status' and 'doctor'"
         )

@@ -73,7 +73,7 @@ def check(learner_group: Any, connectors: Mapping[str, Any], snapshot: Snapshot)
                 f"missing on one side, or of another shape: {_SAME}"
             )
     for name in CONNECTORS:
-        theirs = snapshot[name] if name in snapshot else {}
+        theirs = snapshot.get(name, {})
         if theirs.keys() != connectors.get(name, {}).keys():
             raise ApplyError(
                 f"version {snapshot.version}, {name}: its state is of {sorted(theirs)}, this "
