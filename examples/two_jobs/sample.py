@@ -1,4 +1,4 @@
-"""Another job: EnvRunners that sample without a learner beside them, and outlive the one they follow.
+"""Another job: EnvRunners that sample without a learner beside them, and outlive it.
 
     python sample.py
 
@@ -18,7 +18,7 @@ steps = args.steps
 
 
 def sample(env_runner):
-    """Runs in each EnvRunner. Episodes are RLlib's: observations, actions, rewards, `action_logp`."""
+    """Runs in each EnvRunner. Episodes are RLlib's, with observations, actions, rewards."""
     episodes = env_runner.sample(num_timesteps=steps)
     return episodes, str(env_runner.redis_state_version)
 
