@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -439,3 +440,37 @@ def test_resume_with_nothing_there(server: EmbeddedServer, build: Any) -> None:
     StateSubscriber(open_store(server.url), "fresh").wait_for(seen.append, timeout=WAIT)
     assert seen[0].version.number == 1
     assert len(held(algo.env_runner_group)) == 1
+
+
+def test_the_page_on_sharing(
+    server: EmbeddedServer, build: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The code of docs/sharing.md runs, in its order, against a learner that is there."""
+    page = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text()
+    following_code, sampling, without_ray, taking_over = re.findall(
+        r"^```python\n(.*?)^```", page, re.M | re.S
+    )
+    monkeypatch.setenv("REDIS_STATE_SYNC_URL", server.url)
+    learner = build(with_redis_state(PPOConfig().environment("CartPole-v1"), namespace="my-run"))
+    version = str(learner.redis_state_sync.publisher.last_version)
+    names: dict[str, Any] = {
+        **{"PPOConfig": PPOConfig, "with_redis_state": with_redis_state, "url": server.url},
+        **{"StateSubscriber": StateSubscriber, "open_store": open_store},
+    }
+    exec(following_code, names)  # noqa: S102 - a page of ours
+    exec(sampling, names)  # noqa: S102
+    names["algo"].stop()
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [version] * 3
+
+    loaded: list[Any] = []
+
+    def act() -> None:
+        if len(loaded) == 2:
+            raise StopIteration
+        learner.redis_state_sync.publisher.publish({"extra/more": 1}).wait(WAIT)
+
+    with pytest.raises(StopIteration):
+        exec(without_ray, {**names, "load": loaded.append, "act": act})  # noqa: S102
+    names["config"] = PPOConfig().environment("CartPole-v1")
+    exec(taking_over, names)  # noqa: S102
+    assert names["config"].redis_state_settings.resume
