@@ -261,3 +261,15 @@ def test_a_follower_of_an_embedded_server() -> None:
         with_redis_state(config, "embedded://", namespace="n", role="follower")
     assert not isinstance(config, RedisStateConfigMixin)
     with_redis_state(config, "embedded://10.0.0.5:6390", namespace="n", role="follower")
+
+
+def test_a_follower_evaluates_for_so_long() -> None:
+    """An evaluation as long as a training iteration has no end where nobody trains: refused."""
+    config = PPOConfig().evaluation(
+        evaluation_num_env_runners=1,
+        evaluation_interval=1,
+        evaluation_duration="auto",
+        evaluation_parallel_to_training=True,
+    )
+    with pytest.raises(SettingsError, match="give a number of episodes"):
+        with_redis_state(config, URL, namespace="n", role="follower")

@@ -460,7 +460,7 @@ def test_the_page_on_sharing(
     exec(following_code, names)  # noqa: S102 - a page of ours
     exec(sampling, names)  # noqa: S102
     names["algo"].stop()
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [version] * 3
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [version] * 2
 
     loaded: list[Any] = []
 

@@ -36,8 +36,8 @@ def attach(config: Any, settings: Settings) -> None:
             "redis_state needs RLlib's new API stack: call config.api_stack("
             "enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
         )
-    if settings.follows and settings.url is not None:
-        check_followable(settings)
+    if settings.follows:
+        _check_follower(config, settings)
     if settings.in_flight and not settings.follows and not in_background(settings, config):
         raise SettingsError(
             f"refresh={settings.refresh!r} changes weights within a sample(), and a synchronous "
@@ -62,6 +62,16 @@ def attach(config: Any, settings: Settings) -> None:
         # RLlib builds a learner in any case. One that never learns needs no actors and no GPU.
         config.num_learners = config.num_gpus_per_learner = 0
         config.num_aggregator_actors_per_learner = 0
+
+
+def _check_follower(config: Any, settings: Settings) -> None:
+    if settings.url is not None:
+        check_followable(settings)
+    if config.evaluation_duration == "auto":
+        raise SettingsError(
+            "evaluation_duration='auto' is as long as an iteration of training, and a follower does "
+            "not train: give a number of episodes or timesteps"
+        )
 
 
 def check_algorithm_config(config: object) -> None:

@@ -107,9 +107,11 @@ class FollowerSync:
 
     def get_module(self, *args: Any, **kwargs: Any) -> Any:
         """RLlib's `get_module()`, of the newest version."""
-        local = self._algorithm.env_runner
+        local, group = self._algorithm.env_runner, self._algorithm.env_runner_group
         if local is not None:
             local.refresh_redis_state()
+        elif group is not None:  # RLlib asks the first one then.
+            group.foreach_env_runner(_first_version, remote_worker_ids=[1], local_env_runner=False)
         return self._get_module(*args, **kwargs)
 
     def _attach(self) -> None:
