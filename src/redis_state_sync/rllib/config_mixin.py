@@ -69,8 +69,8 @@ def _check_follower(config: Any, settings: Settings) -> None:
         check_followable(settings)
     if config.evaluation_duration == "auto":
         raise SettingsError(
-            "evaluation_duration='auto' is as long as an iteration of training, and a follower does "
-            "not train: give a number of episodes or timesteps"
+            "evaluation_duration='auto' is as long as an iteration of training, and a follower "
+            "does not train: give a number of episodes or timesteps"
         )
 
 

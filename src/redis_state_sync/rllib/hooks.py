@@ -27,7 +27,7 @@ def on_algorithm_init(*, algorithm: Any, **_: Any) -> None:
     settings = getattr(algorithm.config, SETTINGS_ATTRIBUTE, None)
     if not isinstance(settings, Settings):
         raise SettingsError("the config lost its redis_state_settings; call with_redis_state again")
-    # An offline algorithm's follower may have EnvRunners for evaluation, which it does not train by.
+    # An offline algorithm's follower may have EnvRunners for evaluation alone.
     if not (algorithm.env_runner_group or (settings.follows and algorithm.eval_env_runner_group)):
         logger.warning("redis_state does nothing for an Algorithm that has no EnvRunners")
         return
