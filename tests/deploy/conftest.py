@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,9 @@ def boot(kind: str, tmp_path: Path) -> Iterator[Boot]:
         file.write("user root on >root ~* &* +@all\n")
     servers: list[Server] = []
 
-    def start(*options: str, port: int = 0) -> Server:
-        servers.append(Server(binary, tmp_path, "--aclfile", str(acl), *options, port=port))
+    def start(*options: str, port: int = 0, additions: Sequence[Path] = ()) -> Server:
+        given = ("--aclfile", str(acl), *options)
+        servers.append(Server(binary, tmp_path, *given, port=port, additions=additions))
         return servers[-1].start()
 
     yield start
