@@ -99,7 +99,6 @@ ALLOWED = {
         "PUBLISH __sentinel__:hello x",
         "REPLICAOF NO ONE",
         "SLAVEOF NO ONE",
-        "CONFIG REWRITE",
     ],
 }
 
@@ -247,6 +246,14 @@ def test_allowed(seeded: Server, user: str, command: str) -> None:
     if setinfo:  # Which is for clients of ours, and not in every server.
         refused = [entry for entry in refused if entry["object"] != "client|setinfo"]
     assert refused == []
+
+
+@pytest.mark.parametrize("command", ["CONFIG REWRITE", "SCRIPT KILL", "MULTI", "PSYNC ? -1"])
+def test_allowed_and_only_asked_for(seeded: Server, command: str) -> None:
+    """What would change the profile itself, or this connection, is allowed to those who need it."""
+    user = "replica" if command.startswith("PSYNC") else "sentinel"
+    root = seeded.client("root", decode_responses=True)
+    assert root.execute_command("ACL DRYRUN", user, *command.split()) == "OK"
 
 
 @pytest.mark.parametrize(("user", "command"), cases(DENIED))
