@@ -5,8 +5,9 @@
 # file: as replica of the primary that the sentinels name, or as the primary if that is itself.
 # OPTIONs are handed to the server. From the environment:
 #     RSS_NODE       its own HOST:PORT, as the others reach it
-#     RSS_FIRST      HOST:PORT of the node that is the primary as long as no sentinel knows better
+#     RSS_FIRST      HOST:PORT of the node that is the primary if no sentinel can be asked
 #     RSS_SENTINELS  HOST:PORT of each sentinel, with spaces between
+#     RSS_WAIT       for how many seconds to go on asking them; 20 if it is not set
 #     RSS_SECRETS    a folder with the files replica_password and sentinel_client_password
 #     RSS_RUN        a folder in memory, to write a configuration with a password into
 set -eu
@@ -15,9 +16,17 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 server=valkey-server
 command -v "$server" >/dev/null || server=redis-server
 
-# shellcheck disable=SC2086 # one word for each sentinel
-primary=$("$here/find-primary.sh" state "$RSS_SECRETS/sentinel_client_password" $RSS_SENTINELS) ||
-    primary="${RSS_FIRST%:*} ${RSS_FIRST##*:}"
+# When everything was down, sentinels still know who was the primary last. A node that did not wait
+# for them could make an older state the only one.
+primary='' tries=${RSS_WAIT:-20}
+while [ -z "$primary" ]; do
+    # shellcheck disable=SC2086 # one word for each sentinel
+    primary=$("$here/find-primary.sh" state "$RSS_SECRETS/sentinel_client_password" \
+        $RSS_SENTINELS) && break
+    [ "$tries" -gt 0 ] || primary="${RSS_FIRST%:*} ${RSS_FIRST##*:}"
+    tries=$((tries - 1))
+    sleep 1
+done
 
 umask 077
 conf=$RSS_RUN/valkey.conf

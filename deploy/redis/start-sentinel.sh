@@ -7,7 +7,7 @@
 #     RSS_FIRST      HOST:PORT of the data node that is the primary if no other sentinel knows better
 #     RSS_SENTINELS  HOST:PORT of each sentinel, with spaces between
 #     RSS_SECRETS    a folder with the files sentinel_password and sentinel_client_password
-#     RSS_RUN        a folder for the sentinel's own configuration, which it rewrites
+#     RSS_RUN        a folder that outlives it, for its own configuration, which it rewrites
 #     RSS_QUORUM     how many sentinels must agree; 2 if it is not set
 set -eu
 
@@ -15,9 +15,12 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 server=valkey-server
 command -v "$server" >/dev/null || server=redis-server
 
+conf=$RSS_RUN/sentinel.conf
+# The others know; or, if all were down, this one did when it ended.
 # shellcheck disable=SC2086 # one word for each sentinel
 primary=$("$here/find-primary.sh" state "$RSS_SECRETS/sentinel_client_password" $RSS_SENTINELS) ||
-    primary="${RSS_FIRST%:*} ${RSS_FIRST##*:}"
+    primary=$(awk '$1 $2 == "sentinelmonitor" { print $4, $5 }' "$conf" 2>/dev/null) || true
+[ -n "$primary" ] || primary="${RSS_FIRST%:*} ${RSS_FIRST##*:}"
 
 hash_of() { # FILE
     tr -d '\r\n' <"$1" | { sha256sum 2>/dev/null || shasum -a 256; } | cut -c 1-64
@@ -35,7 +38,6 @@ export NODE_HOST NODE_PORT PRIMARY_HOST PRIMARY_PORT QUORUM
 export SENTINEL_PASSWORD SENTINEL_SHA256 CLIENT_SHA256
 
 umask 077
-conf=$RSS_RUN/sentinel.conf
 # By hand instead of by sub(), to which & and \ in a password would mean something.
 awk '
     /^[ \t]*(#|$)/ { next }
@@ -47,7 +49,8 @@ awk '
         }
         print line $0
     }
-' "$here/sentinel.conf" >"$conf"
+' "$here/sentinel.conf" >"$conf.new"
+mv -f "$conf.new" "$conf"
 
 # The server has them from the file.
 unset SENTINEL_PASSWORD
