@@ -3,7 +3,7 @@
 #
 # Makes secrets/ beside this file: one random password per user, and the users file with their
 # hashes. Keeps the passwords that are there, so it may be run again after users.acl was edited.
-# USER is one that not everybody needs: monitor; replica, sentinel and sentinel_client.
+# USER is one that not everybody needs: monitor and grafana; replica, sentinel and sentinel_client.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -16,7 +16,7 @@ if [ "${1-}" = --redis-7.0 ]; then
 fi
 for user; do
     case $user in
-    monitor | replica | sentinel | sentinel_client) ;;
+    monitor | grafana | replica | sentinel | sentinel_client) ;;
     *)
         echo "make-secrets.sh: no such user: $user" >&2
         exit 1
@@ -34,6 +34,12 @@ for user in learner runner operator "$@"; do
     file=$secrets/${user}_password
     [ -s "$file" ] || od -An -N 32 -t x1 /dev/urandom | tr -d ' \n' >"$file"
 done
+
+# redis_exporter takes passwords by address, from a file of this form alone.
+if [ -s "$secrets/monitor_password" ]; then
+    printf '{"redis://monitor@valkey:6379": "%s"}\n' "$(cat "$secrets/monitor_password")" \
+        >"$secrets/redis_exporter.json"
+fi
 
 for user in MONITOR REPLICA SENTINEL; do
     file=$secrets/$(echo "$user" | tr '[:upper:]' '[:lower:]')_password
