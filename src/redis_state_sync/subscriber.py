@@ -391,7 +391,7 @@ class StateSubscriber:
         self._hear()
         unchanged = self._arrivals.unchanged()
         if unchanged:
-            self._reports.polled(None, 0.0, acting=False)
+            self._reports.unchanged(acting=False)
             if self._half_applied is None:
                 return None
         self._refreshing = True
@@ -426,7 +426,7 @@ class StateSubscriber:
         if self._prefetcher.is_on:
             return arrivals.take_ahead()
         if arrivals.unchanged():
-            self._reports.polled(None, 0.0, acting=True)
+            self._reports.unchanged(acting=True)
             return None
         return arrivals.newest(acting=True)
 
@@ -457,5 +457,6 @@ class StateSubscriber:
         if newer:  # Not the rest of one whose weights were applied before.
             self._freshness.applied()
         self._reports.recovered()
-        self._reports.tell(Applied(snapshot.version, self._clock() - started))
+        seconds = self._clock() - started
+        self._reports.tell(Applied(snapshot.version, seconds, snapshot.manifest.time_ms))
         return True

@@ -82,6 +82,10 @@ EVENTS = [
     events.Applied(Version(1, 2), 0.5),
     events.Failed("poll", "network", "no answer"),
     events.Stale(Version(1, 2), 0.5),
+    events.Claimed(7),
+    events.Dropped(2),
+    events.Recovered("publish"),
+    events.Pushed(Version(1, 2)),
 ]
 
 
