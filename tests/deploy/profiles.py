@@ -50,9 +50,9 @@ EXPECTED: dict[str, dict[str, str]] = {
     "tls.conf": {
         "port": "0",
         "tls-port": "6379",
-        "tls-cert-file": "/etc/redis-state-sync/tls/tls.crt",
-        "tls-key-file": "/etc/redis-state-sync/tls/tls.key",
-        "tls-ca-cert-file": "/etc/redis-state-sync/tls/ca.crt",
+        "tls-cert-file": "/etc/redis-state-sync-tls/tls.crt",
+        "tls-key-file": "/etc/redis-state-sync-tls/tls.key",
+        "tls-ca-cert-file": "/etc/redis-state-sync-tls/ca.crt",
         "tls-auth-clients": "no",
         "tls-protocols": "TLSv1.2 TLSv1.3",
         "tls-replication": "yes",

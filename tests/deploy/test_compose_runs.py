@@ -146,7 +146,7 @@ def test_encrypted_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     document = project("tls")
     # The file names the container's paths, which the server reads itself.
     conf = folder.parent / "redis" / "tls.conf"
-    conf.write_text(conf.read_text().replace("/etc/redis-state-sync/tls/", f"{tls}/"))
+    conf.write_text(conf.read_text().replace("/etc/redis-state-sync-tls/", f"{tls}/"))
     (port,) = free_ports(1)
     service = Here(document, "valkey", folder, binary, {})
     process = service.start("--tls-port", str(port))

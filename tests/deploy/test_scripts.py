@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ ROOT = DEPLOY.parent
 SCRIPTS = sorted(
     path for path in (*DEPLOY.rglob("*.sh"), ROOT / ".ci" / "run") if "secrets" not in path.parts
 )
-MORE = (*OPTIONAL, "sentinel_client")
+MORE = (*OPTIONAL, "sentinel_client", "grafana")
 WORDS = {f"RSS_{role.upper()}_PASSWORD": word for role, word in PASSWORDS.items()}
 
 
@@ -130,9 +131,13 @@ def test_make_secrets_keeps_what_is_there(tmp_path: Path) -> None:
     (secrets / "users.acl").unlink()
     subprocess.run([compose / "make-secrets.sh"], check=True)
     assert {path.name: path.read_text() for path in secrets.iterdir()} == first
-    roles = {*PASSWORDS, "sentinel_client"}
-    assert first.keys() == {f"{role}_password" for role in roles} | {"users.acl"}
-    words = {text for name, text in first.items() if name != "users.acl"}
+    roles = {*PASSWORDS, "sentinel_client", "grafana"}
+    files = {"users.acl", "redis_exporter.json"}
+    assert first.keys() == {f"{role}_password" for role in roles} | files
+    # In the form that redis_exporter takes, for the address that it is given.
+    (entry,) = json.loads(first["redis_exporter.json"]).items()
+    assert entry == ("redis://monitor@valkey:6379", first["monitor_password"])
+    words = {text for name, text in first.items() if name not in files}
     assert len(words) == len(roles)
     assert {len(word) for word in words} == {64}
     assert secrets.stat().st_mode & 0o777 == 0o700

@@ -19,7 +19,7 @@ from tests.deploy.profiles import EXPECTED, PLACES, path_of
 from tests.deploy.server import PASSWORDS, Server, find_server, free_port
 from tests.deploy.test_scripts import health
 
-WHERE = "/etc/redis-state-sync/tls/"
+WHERE = "/etc/redis-state-sync-tls/"
 
 
 @pytest.fixture
