@@ -95,6 +95,10 @@ fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECON
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
+.PHONY: images
+images: $(STAMP) ## make docs/images/watch.svg anew, from a real server
+	$(BIN)/python docs/make_watch_image.py $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
