@@ -93,6 +93,13 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """A learner looked after what it has stored, as it does twice a second."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """The store did what a learner asked, after failures. `operation` is as in `Failed`."""
 
@@ -107,7 +114,17 @@ class Pushed:
 
 
 Event = (
-    Published | Polled | Fetched | Applied | Failed | Stale | Claimed | Dropped | Recovered | Pushed
+    Published
+    | Polled
+    | Fetched
+    | Applied
+    | Failed
+    | Stale
+    | Claimed
+    | Dropped
+    | Looked
+    | Recovered
+    | Pushed
 )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 PREFIX = "redis_state_sync_"
-COMMON_LABELS = ("namespace", "role")
-"""What every metric of a learner or reader is labelled with."""
+COMMON_LABELS = ("state_namespace", "role")
+"""What every metric of a learner or reader is labelled with. (``namespace`` is Kubernetes' own.)"""
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 Unit = Literal["seconds", "bytes", "versions", ""]
@@ -144,6 +144,13 @@ PUBLISH_SECONDS = _made(
     "Seconds of a publish, from its start until the version is announced.",
     buckets=_TRANSFER_BUCKETS,
 )
+LOOK_SECONDS = _made(
+    "learner",
+    "histogram",
+    "look_seconds",
+    "Seconds of a look after what is stored, which a learner takes twice a second.",
+    buckets=_POLL_BUCKETS,
+)
 SENT_BYTES = _made("learner", "counter", "sent_bytes_total", "Bytes of blobs sent to the store.")
 SAVED_BYTES = _made(
     "learner", "counter", "saved_bytes_total", "Bytes of blobs not sent: the store has them."
@@ -174,7 +181,7 @@ PUSHES = _made(
     "Syncs that went RLlib's own way while the store was down.",
 )
 
-_NS = "namespace"
+_NS = "state_namespace"
 EXPORTER_STORE_UP = _made(
     "exporter", "gauge", "exporter_store_up", "1 if the store answered the last look, else 0."
 )

@@ -28,6 +28,7 @@ from redis_state_sync.events import (
     Claimed,
     Dropped,
     Failed,
+    Looked,
     Observer,
     Published,
     Recovered,
@@ -480,7 +481,10 @@ class StatePublisher:
         return stored.version
 
     def _heartbeat(self) -> None:
-        if self._announcer.look_after():
+        started = time.monotonic()
+        lost = self._announcer.look_after()
+        notify(self._observers, Looked(time.monotonic() - started))
+        if lost:
             logger.warning(
                 "%s lost version %s of namespace %r, or a blob of it: publishing it again",
                 self.store.describe(),

@@ -14,6 +14,7 @@ from redis_state_sync.events import (
     Event,
     Failed,
     Fetched,
+    Looked,
     Polled,
     Published,
     Pushed,
@@ -88,10 +89,7 @@ class Recorder:
         self._note(event)
 
     def flush(self) -> None:
-        """Notes the polls that were put by, and every gauge anew: Ray forgets those that are not.
-
-        An idle reader or learner tells nothing, so call it now and then where that matters.
-        """
+        """Notes the polls that were put by."""
         self._flush_at = self._clock() + _POLLS_EVERY_S
         polls, self._polls = self._polls, 0
         asked, self._asked = self._asked, []
@@ -99,8 +97,11 @@ class Recorder:
             self._sink.add(known.POLLS, polls)
         for seconds, count in asked:
             self._sink.observe(known.POLL_SECONDS, seconds, count)
-        for instrument, value in tuple(self._gauges.items()):
-            self._sink.set(instrument, value)
+
+    def renew(self) -> None:
+        """Sets every gauge again to what it is. Any thread may call it."""
+        for instrument in tuple(self._gauges):
+            self._sink.set(instrument, self._gauges[instrument])
 
     def _polled(self, event: Polled) -> None:
         self._polls += event.count
@@ -155,6 +156,8 @@ class Recorder:
                 self._set(known.STORE_UP, 1)
             case Dropped(count=count):
                 self._add(known.DROPPED_VERSIONS, count)
+            case Looked(seconds=seconds):
+                self._sink.observe(known.LOOK_SECONDS, seconds, 1)
             case Recovered():
                 self._set(known.STORE_UP, 1)
             case Pushed():

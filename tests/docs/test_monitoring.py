@@ -83,7 +83,6 @@ def test_questions_of_the_dashboard() -> None:
 
 def test_the_example_runs(tmp_path: Path) -> None:
     """The lines for readers outside Ray run, and what they serve has both sides' metrics."""
-    pytest.importorskip("prometheus_client")
     (code,) = code_blocks("docs/monitoring.md", "python")
     code = code.replace("9100", "0")  # Any port.
     check = (
@@ -95,4 +94,4 @@ def test_the_example_runs(tmp_path: Path) -> None:
         ("published_version_number", "learner"),
         ("applied_version_number", "reader"),
     ):
-        assert f'{PREFIX}{name}{{namespace="my-run",role="{role}"}} 1.0' in output
+        assert f'{PREFIX}{name}{{role="{role}",state_namespace="my-run"}} 1.0' in output

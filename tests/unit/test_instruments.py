@@ -48,9 +48,9 @@ def test_labels_are_few(instrument: Instrument) -> None:
     labels = set(instrument.all_labels)
     assert len(labels) == len(instrument.all_labels)
     if instrument.kind != "info":
-        assert labels <= {"namespace", "role", "operation", "category"}
+        assert labels <= {"state_namespace", "role", "operation", "category"}
     if instrument.source != "exporter":
-        assert {"namespace", "role"} <= labels
+        assert {"state_namespace", "role"} <= labels
 
 
 def test_names_are_unique() -> None:

@@ -6,19 +6,17 @@ import pickle
 import time
 from collections.abc import Callable
 
+import prometheus_client
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-prometheus_client = pytest.importorskip("prometheus_client")
-
-from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
-from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
-
-from redis_state_sync import SettingsError, Version, instruments  # noqa: E402
-from redis_state_sync import prometheus as module  # noqa: E402
-from redis_state_sync.events import Failed, Polled  # noqa: E402
-from redis_state_sync.memory_store import MemoryStore  # noqa: E402
-from redis_state_sync.prometheus import PrometheusMetrics  # noqa: E402
-from tests.unit.states import WAIT, Reader, publishing, state  # noqa: E402
+from redis_state_sync import SettingsError, Version, instruments
+from redis_state_sync import prometheus as module
+from redis_state_sync.events import Failed, Polled
+from redis_state_sync.memory_store import MemoryStore
+from redis_state_sync.prometheus import PrometheusMetrics
+from tests.unit.states import WAIT, Reader, publishing, state
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -36,7 +34,7 @@ def scraped(registry: CollectorRegistry) -> Samples:
 
 
 def labels(role: str, **more: str) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted({"namespace": "n", "role": role, **more}.items()))
+    return tuple(sorted({"state_namespace": "n", "role": role, **more}.items()))
 
 
 @pytest.fixture
@@ -97,8 +95,9 @@ def test_collectors_are_shared(registry: CollectorRegistry) -> None:
         metrics = PrometheusMetrics(namespace, role, registry=registry)
         metrics(Polled(None, 0.1, count=3))
         metrics.flush()
-    found = scraped(registry)[f"{instruments.PREFIX}polls_total"]
-    assert sorted(found.values()) == [3, 3, 3]
+    found = scraped(registry)
+    for name in ("polls_total", "poll_seconds_count"):
+        assert sorted(found[f"{instruments.PREFIX}{name}"].values()) == [3, 3, 3]
     # And of the same namespace and role they count together.
     again = PrometheusMetrics("a", "x", registry=registry)
     again(Polled(None, 0.1))

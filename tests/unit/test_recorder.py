@@ -14,6 +14,7 @@ from redis_state_sync.events import (
     Event,
     Failed,
     Fetched,
+    Looked,
     Polled,
     Published,
     Pushed,
@@ -144,9 +145,10 @@ def test_a_learner() -> None:
         Published(Version(7, 1), 100, 20, 0.5),
         Dropped(3),
         Pushed(Version(7, 2)),
+        Looked(0.25),
         Claimed(8),
     )
-    assert kept.times == {"publish_seconds": [0.5]}
+    assert kept.times == {"publish_seconds": [0.5], "look_seconds": [0.25]}
     assert kept.sums == {
         "claims_total": 2,
         "sent_bytes_total": 100,
@@ -240,13 +242,13 @@ def test_polls_come_before_what_follows() -> None:
     assert kept.sums["polls_total"] == 2
 
 
-def test_gauges_are_set_anew() -> None:
-    """Each flush sets every gauge again, also where nothing happened."""
+def test_gauges_are_renewed() -> None:
+    """On demand every gauge is set again to what it is."""
     recorder, kept, _ = made()
     recorder(Applied(Version(1, 1), 0.1))
     before = dict(kept.gauges)
     kept.gauges.clear()
-    recorder.flush()
+    recorder.renew()
     assert kept.gauges == before
 
 
@@ -262,6 +264,7 @@ def test_every_metric_is_made() -> None:
         Applied(Version(1, 1), 0.1, 1),
         Failed("poll", "network", "x"),
         Stale(None, 1.0),
+        Looked(0.1),
         Recovered("publish"),
     )
     names = {*kept.sums, *kept.gauges, *kept.times}

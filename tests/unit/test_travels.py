@@ -84,6 +84,7 @@ EVENTS = [
     events.Stale(Version(1, 2), 0.5),
     events.Claimed(7),
     events.Dropped(2),
+    events.Looked(0.5),
     events.Recovered("publish"),
     events.Pushed(Version(1, 2)),
 ]

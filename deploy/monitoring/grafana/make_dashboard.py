@@ -18,8 +18,8 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
 OWN = "redis_state_sync_"
 
-RAY = 'SessionName=~"$SessionName", namespace=~"$namespace"'
-PLAIN = 'namespace=~"$namespace"'
+RAY = 'SessionName=~"$SessionName", state_namespace=~"$namespace"'
+PLAIN = 'state_namespace=~"$namespace"'
 
 Query = tuple[str, str]
 """PromQL, and the legend of its series."""
@@ -41,7 +41,7 @@ def exporter(query: str) -> str:
     return _filled(query, OWN, PLAIN)
 
 
-def rate(name: str, by: str = "namespace, role") -> str:
+def rate(name: str, by: str = "state_namespace, role") -> str:
     """How fast a counter grows."""
     return both(f"sum by ({by}) (rate(@{name}{{}}[$__rate_interval]))")
 
@@ -51,17 +51,17 @@ def quantiles(name: str, *wanted: float) -> list[Query]:
     return [
         (
             both(
-                f"histogram_quantile({q}, sum by (namespace, role, le) "
+                f"histogram_quantile({q}, sum by (state_namespace, role, le) "
                 f"(rate(@{name}_bucket{{}}[$__rate_interval])))"
             ),
-            f"{{{{namespace}}}} {{{{role}}}} p{q * 100:g}",
+            f"{{{{state_namespace}}}} {{{{role}}}} p{q * 100:g}",
         )
         for q in wanted
     ]
 
 
-EACH = "{{namespace}} {{role}}"
-NS = "{{namespace}}"
+EACH = "{{state_namespace}} {{role}}"
+NS = "{{state_namespace}}"
 
 
 def panel(
@@ -145,19 +145,25 @@ STALE = [
         "Is anyone stale? Versions behind",
         "Versions between what a reader acts with and the newest that its polls have shown. Above "
         "0 for longer than a fetch takes: it can not fetch or apply what is there.",
-        (both("max by (namespace, role) (@lag_versions{})"), EACH),
+        (both("max by (state_namespace, role) (@lag_versions{})"), EACH),
+        (exporter("@namespace_reader_lag_versions{}"), f"{NS} by the store's notes"),
         red_from=5,
     ),
     series(
         "For how long has a reader applied nothing?",
         "Of the reader that has waited longest. It grows while the learner publishes nothing, too.",
-        (both("max by (namespace, role) (time() - @applied_timestamp_seconds{})"), EACH),
+        (both("max by (state_namespace, role) (time() - @applied_timestamp_seconds{})"), EACH),
         unit="s",
     ),
     series(
         "How old is what readers act with?",
         "Since it was published, by the clocks of the learner and of Prometheus.",
-        (both("max by (namespace, role) (time() - @applied_published_timestamp_seconds{})"), EACH),
+        (
+            both(
+                "max by (state_namespace, role) (time() - @applied_published_timestamp_seconds{})"
+            ),
+            EACH,
+        ),
         unit="s",
     ),
     series(
@@ -187,8 +193,10 @@ STALE = [
 SLOW = [
     series(
         "Is Redis slow? Polls",
-        "Polls that went to the store. They are given up after poll_timeout_s, 50 ms by default.",
+        "Polls that went to the store: they are given up after poll_timeout_s, 50 ms by default. "
+        "And a learner's looks after what is stored.",
         *quantiles("poll_seconds", 0.5, 0.9, 0.99),
+        *quantiles("look_seconds", 0.9),
         unit="s",
         red_from=0.01,
     ),
@@ -213,7 +221,7 @@ SLOW = [
     series(
         "Does the store answer?",
         "1 if it did what it was asked last. The least over a role's processes, and the exporter.",
-        (both("min by (namespace, role) (@store_up{})"), EACH),
+        (both("min by (state_namespace, role) (@store_up{})"), EACH),
         ("min(redis_state_sync_exporter_store_up)", "exporter"),
         green_from=1,
         max=1,
@@ -222,7 +230,7 @@ SLOW = [
         "What fails?",
         "Failures in a second, by operation and category; docs/metrics.md says what each means.",
         (
-            rate("failures_total", "namespace, role, operation, category"),
+            rate("failures_total", "state_namespace, role, operation, category"),
             f"{EACH} {{{{operation}}}} {{{{category}}}}",
         ),
         unit="ops",
@@ -258,16 +266,21 @@ WRITER = [
     ),
     series(
         "How old is the newest version?",
-        "Needs the exporter.",
-        (exporter("@namespace_version_age_seconds{}"), NS),
+        "As the learner has it, and as the store does.",
+        (
+            both("min by (state_namespace) (time() - @published_timestamp_seconds{})"),
+            f"{NS} learner",
+        ),
+        (exporter("@namespace_version_age_seconds{}"), f"{NS} store"),
         unit="s",
     ),
     series(
         "Did another learner take over?",
         "Each claim has a greater generation. A learner that is refused is fenced until it ends.",
         (exporter("changes(@namespace_generation{}[$__rate_interval])"), f"{NS} generations"),
-        (both("max by (namespace) (@fenced{})"), f"{NS} fenced"),
-        red_from=1,
+        (both("max by (state_namespace) (@fenced{})"), f"{NS} fenced"),
+        (both("max by (state_namespace) (@claims_total{})"), f"{NS} claims of one learner"),
+        red_from=2,
     ),
 ]
 
@@ -281,8 +294,8 @@ VOLUME = [
     series(
         "How much is sent, and how much need not be?",
         "Blobs that the store has already are not sent again.",
-        (rate("sent_bytes_total", "namespace"), f"{NS} sent"),
-        (rate("saved_bytes_total", "namespace"), f"{NS} saved"),
+        (rate("sent_bytes_total", "state_namespace"), f"{NS} sent"),
+        (rate("saved_bytes_total", "state_namespace"), f"{NS} saved"),
         unit="Bps",
     ),
     series(
@@ -302,29 +315,48 @@ VOLUME = [
     series(
         "Does RLlib push?",
         "Syncs in a second that went Ray's own way while the store was down.",
-        (rate("pushes_total", "namespace"), NS),
+        (rate("pushes_total", "state_namespace"), NS),
         unit="ops",
     ),
     series(
-        "How often is the namespace claimed?",
-        "By a learner: once when it starts, and again if somebody without its key wrote above it.",
-        (both("sum by (namespace) (@claims_total{})"), NS),
+        "Which version is where?",
+        "The number that was published last, in the store, and with the reader furthest behind. It "
+        "begins at 1 with each learner.",
+        (both("max by (state_namespace) (@published_version_number{})"), f"{NS} published"),
+        (exporter("@namespace_version_number{}"), f"{NS} stored"),
+        (both("min by (state_namespace, role) (@applied_version_number{})"), f"{EACH} applied"),
     ),
 ]
 
 STORED = [
     series(
+        "Who still acts with an older learner's weights?",
+        "Readers whose version is of an older generation than the newest learner's.",
+        (
+            both(
+                "count by (state_namespace, role) (@applied_generation{} < on (state_namespace) "
+                "group_left max by (state_namespace) (@generation{}))"
+            ),
+            EACH,
+        ),
+        red_from=1,
+        width=6,
+    ),
+    series(
         "How large is a state?",
-        "The blobs of the newest version. Needs the exporter, as all of this row.",
+        "The blobs of the newest version. Needs the exporter.",
         (exporter("@namespace_state_bytes{}"), NS),
         unit="bytes",
+        width=6,
     ),
     series(
         "How many versions are kept?",
-        "Those in history, those that are pinned, and those whose record can not be read.",
+        "Those in history, those that are pinned, and those whose record can not be read. Needs "
+        "the exporter.",
         (exporter("@namespace_versions{}"), f"{NS} stored"),
         (exporter("@namespace_pinned_versions{}"), f"{NS} pinned"),
         (exporter("@namespace_unreadable_versions{}"), f"{NS} unreadable"),
+        width=6,
     ),
     series(
         "Is the exporter well?",
@@ -333,6 +365,7 @@ STORED = [
         ("time() - redis_state_sync_exporter_look_timestamp_seconds", "age"),
         ("rate(redis_state_sync_exporter_errors_total[$__rate_interval])", "errors {{category}}"),
         unit="s",
+        width=6,
     ),
 ]
 
@@ -424,7 +457,7 @@ VARIABLES = [
     ),
     variable(
         "namespace",
-        f'label_values({{__name__=~"(ray_)?{OWN}(store_up|namespace_versions)"}}, namespace)',
+        f'label_values({{__name__=~"(ray_)?{OWN}(store_up|namespace_versions)"}}, state_namespace)',
         "Namespaces of states.",
         multi=True,
     ),

@@ -68,7 +68,8 @@ def exporter(
                 raise SettingsError(
                     f"can not listen on {address}:{port}: {error.strerror or error}"
                 ) from error
-            where = f"http://{address}:{server.server_port}/metrics"
+            host = f"[{address}]" if ":" in address else address
+            where = f"http://{host}:{server.server_port}/metrics"
             if as_json:
                 print(json.dumps({"store": store.describe(), "url": where}), flush=True)
             else:

@@ -44,7 +44,7 @@ class StoreCollector:
         infos = InfoMetricFamily(
             known.NAMESPACE_WRITER.name.removesuffix("_info"),
             known.NAMESPACE_WRITER.help,
-            labels=["namespace"],
+            labels=known.NAMESPACE_WRITER.labels[:1],
         )
         now = time.monotonic()
         for seen in look.namespaces:

@@ -111,7 +111,10 @@ class RedisEnvRunnerMixin(_EnvRunner):
             stale_wait_s=settings.stale_wait_s,
             prefetch_every_s=settings.refresh_every_s if settings.in_flight else None,
             keyring=find_keyring(required=settings.signed),
-            observers=(EnvRunnerMetrics(self.metrics), RayMetrics(namespace, role)),
+            observers=(
+                EnvRunnerMetrics(self.metrics),
+                RayMetrics(namespace, role, may_be_idle=True),
+            ),
         )
 
     @property
