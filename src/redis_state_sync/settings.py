@@ -63,7 +63,7 @@ class Settings:
         credential_provider: ``"package.module:name"`` of a redis-py CredentialProvider, or of a
             function that makes one.
         history: How many of the newest versions to keep, at least 1.
-        ttl_s: Seconds after which a namespace without a living learner expires.
+        ttl_s: Seconds after which a namespace without a living learner expires, at least 10.
         poll_timeout_s: Most seconds that asking for a newer version may cost one ``sample()``.
         stall_timeout_s: Seconds without a byte after which a transfer is given up.
         transfer_timeout_s: Most seconds that one fetch or one publish attempt may take.
@@ -95,7 +95,7 @@ class Settings:
             between any two env steps. The latter two are for asynchronous algorithms, and apply
             weights; connector states follow at the next ``sample()``.
         refresh_every_steps: Least number of (vectorized) env steps between two refreshes within a
-            ``sample()``.
+            ``sample()``, at least 1.
         refresh_every_s: Least number of seconds between them. None: as often as that costs less
             than a hundredth of the time spent sampling.
         prefetch: Fetch newer versions in the background while the env steps, so that a refresh

@@ -20,6 +20,7 @@ from redis_state_sync.rllib.apply import apply_snapshot, apply_weights
 from redis_state_sync.rllib.following import Following
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import EnvRunnerMetrics
+from redis_state_sync.rllib.ray_metrics import RayMetrics
 from redis_state_sync.rllib.refresh_points import RefreshPoints
 from redis_state_sync.rllib.stores import open_rllib_store
 from redis_state_sync.settings import Settings
@@ -98,9 +99,10 @@ class RedisEnvRunnerMixin(_EnvRunner):
         writer_id = writer_id_of(log_dir)
         role = "eval_env_runner" if self.config.in_evaluation else "env_runner"
         role = f"follower_{role}" if settings.follows else role
+        namespace = namespace_of(settings, log_dir)
         return StateSubscriber(
             open_rllib_store(settings, writer_id),
-            namespace_of(settings, log_dir),
+            namespace,
             writer=None if settings.follows else writer_id,
             name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index or 0}",
             poll_timeout_s=settings.poll_timeout_s,
@@ -119,7 +121,10 @@ class RedisEnvRunnerMixin(_EnvRunner):
             stale_wait_s=settings.stale_wait_s,
             prefetch_every_s=settings.refresh_every_s if settings.in_flight else None,
             keyring=find_keyring(required=settings.signed),
-            observers=(EnvRunnerMetrics(self.metrics),),
+            observers=(
+                EnvRunnerMetrics(self.metrics),
+                RayMetrics(namespace, role, may_be_idle=True),
+            ),
         )
 
     @property

@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics import (
 
 from redis_state_sync import components as names
 from redis_state_sync.errors import PublishTimeoutError, StoreError
+from redis_state_sync.events import Pushed, notify
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rllib import resuming
@@ -28,6 +29,7 @@ from redis_state_sync.rllib.identity import in_background, namespace_of, writer_
 from redis_state_sync.rllib.learner_hooks import account_for_staleness
 from redis_state_sync.rllib.metrics import learner_results
 from redis_state_sync.rllib.newest_state import NewestState, hand_out_newest_state
+from redis_state_sync.rllib.ray_metrics import RayMetrics
 from redis_state_sync.rllib.states import (
     CONNECTORS,
     from_components,
@@ -79,10 +81,11 @@ class LearnerSync:
         groups = groups_of(algorithm)
         check_reach(settings, **runner_nodes(groups))
         writer_id = writer_id_of(algorithm.logdir)
+        namespace = namespace_of(settings, algorithm.logdir)
+        self._observers = (RayMetrics(namespace, "learner"),)
         self._server = start_embedded(settings, writer_id)
         try:
             store = open_rllib_store(settings, writer_id)
-            namespace = namespace_of(settings, algorithm.logdir)
             if settings.resume:  # Before the one that is at work is refused in vain.
                 self._check_predecessor(store, namespace)
             self.publisher = StatePublisher(
@@ -96,6 +99,7 @@ class LearnerSync:
                 keyring=find_keyring(required=settings.signed),
                 max_state_bytes=settings.max_state_bytes,
                 node_cache_bytes=settings.node_cache_bytes,
+                observers=self._observers,
             )
             try:
                 self._log_start()
@@ -193,6 +197,7 @@ class LearnerSync:
         with self._lock:
             state = from_components(self._latest, self._latest_seq_no)
         self.num_pushes += 1
+        notify(self._observers, Pushed(version))
         push(ray.put({**state, PUSHED_VERSION: str(version)}))
 
     def _check_predecessor(self, store: Store, namespace: str) -> None:

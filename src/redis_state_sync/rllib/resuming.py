@@ -14,7 +14,8 @@ from ray.rllib.core.rl_module.apis import TargetNetworkAPI
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from redis_state_sync.errors import ApplyError, UnknownVersionError
-from redis_state_sync.history import NEWEST, History
+from redis_state_sync.history import History
+from redis_state_sync.pinning import NEWEST
 from redis_state_sync.rllib.states import CONNECTORS, modules_in
 from redis_state_sync.settings import Settings
 from redis_state_sync.snapshot import Snapshot
