@@ -15,6 +15,7 @@ import yaml
 from tests.deploy.kubernetes import (
     CLIENT,
     FOLDER,
+    command,
     containers,
     labels_of,
     named,
@@ -84,3 +85,24 @@ def test_operator_gets_the_same_rules_and_jobs() -> None:
     } == jobs
     for each in [*monitors, found]:
         assert each["metadata"]["labels"]["release"] == "monitoring"
+
+
+def test_kustomization_of_the_readme(tmp_path: Path) -> None:
+    """What README shows to put on top builds: server and exporters in a namespace of one's own."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (FOLDER / "README.md").read_text(), re.M | re.S)
+    shutil.copytree(
+        DEPLOY,
+        tmp_path / "redis-state-sync" / "deploy",
+        ignore=shutil.ignore_patterns("secrets"),
+    )
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "kustomization.yaml").write_text(block)
+    done = subprocess.run(
+        [*command(), str(tmp_path / "own")], check=True, capture_output=True, text=True
+    )
+    found = list(yaml.safe_load_all(done.stdout))
+    assert {one["metadata"].get("namespace") for one in found} == {"my-team", None}
+    assert {one["kind"] for one in found} >= {"StatefulSet", "Deployment", "Namespace"}
+    # Names within a URL are short, so they are those of this namespace, too.
+    (exporter,) = [one for one in found if one["metadata"]["name"] == "exporter"]
+    assert "@valkey:6379" in " ".join(words_of(containers(exporter)[0]))
