@@ -140,6 +140,7 @@ def test_follows_and_changes_nothing(server: EmbeddedServer, build: Any) -> None
     assert [n for n in readers(url, name) if n.startswith("follower_")] == [
         "follower_env_runner_0",
         "follower_env_runner_1",
+        "follower_eval_env_runner_0",
         "follower_eval_env_runner_1",
         "follower_eval_env_runner_2",
     ]
@@ -240,7 +241,9 @@ class Said(logging.Handler):
             self.waits.set()
 
 
-def test_started_first(fragile: EmbeddedServer, build: Any) -> None:
+def test_started_first(
+    fragile: EmbeddedServer, build: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A follower that is there before the learner, and even before the server, is built as soon
     as something is published; with several agents, and no EnvRunner but the local ones.
     """
@@ -262,11 +265,12 @@ def test_started_first(fragile: EmbeddedServer, build: Any) -> None:
             components = {f"rl_module/{mid}": weights for mid, weights in state.items()}
             made[0].publish(components, weights_seq_no=7).wait(WAIT)
 
+    caplog.set_level("INFO", logger=following_logger.name)  # Ray's own is at WARNING here.
     following_logger.addHandler(said)
     thread = threading.Thread(target=learn)
     thread.start()
     try:
-        follower = build(following(config, fragile.url, "late"))
+        follower = build(following(config, fragile.url, "late", first_version_timeout_s=60.0))
     finally:
         following_logger.removeHandler(said)
         thread.join(WAIT)
@@ -451,7 +455,8 @@ def test_the_page_on_sharing(
         r"^```python\n(.*?)^```", page, re.M | re.S
     )
     monkeypatch.setenv("REDIS_STATE_SYNC_URL", server.url)
-    learner = build(with_redis_state(PPOConfig().environment("CartPole-v1"), namespace="my-run"))
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0)
+    learner = build(with_redis_state(config, namespace="my-run"))
     version = str(learner.redis_state_sync.publisher.last_version)
     names: dict[str, Any] = {
         **{"PPOConfig": PPOConfig, "with_redis_state": with_redis_state, "url": server.url},

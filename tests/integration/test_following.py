@@ -12,8 +12,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from redis_state_sync import ApplyError, FirstVersionError, StaleStateError, StatePublisher
+from redis_state_sync import (
+    ApplyError,
+    FirstVersionError,
+    StaleStateError,
+    StatePublisher,
+    Version,
+)
 from redis_state_sync.embedded import EmbeddedServer
+from redis_state_sync.rllib.follower_sync import agree
 from redis_state_sync.rllib.following import logger as following_logger
 from tests.integration.held import PATIENT, assert_same, read_runner
 from tests.integration.in_flight import WAIT, Flight, assert_honest, stamps
@@ -311,3 +318,39 @@ def test_model_of_another_width(follow: Any) -> None:
             flight.sample(5)
     finally:
         other.close()
+
+
+class Told:
+    """Stands for an EnvRunner: each time that it looks, the next of these versions is there."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._offers = [Version(1, number) for number in numbers]
+        self.redis_state_version: Version | None = None
+        self.keeps = False
+        self._redis_state_following = self
+
+    def refresh_redis_state(self, *, limits: bool) -> None:
+        assert limits
+        assert not self.keeps
+        self.redis_state_version = self._offers.pop(0)
+
+    def keep(self) -> None:
+        self.keeps = True
+
+    def release(self) -> list[Version]:
+        self.keeps = False
+        return []
+
+
+def test_env_runners_agree() -> None:
+    """While versions come, those who are behind look again until all have the same one, and keep
+    it; whoever is not behind does not look. For ever they do not try.
+    """
+    runners = [Told(1, 3), Told(2, 3), Told(3)]
+    agree(lambda function: [function(runner) for runner in runners])
+    assert {runner.redis_state_version for runner in runners} == {Version(1, 3)}
+    assert all(runner.keeps for runner in runners)
+    restless = [Told(*range(1, 100, 2)), Told(*range(2, 100, 2))]
+    agree(lambda function: [function(runner) for runner in restless])
+    assert len({runner.redis_state_version for runner in restless}) == 2
+    assert all(runner.keeps for runner in restless)

@@ -94,7 +94,7 @@ class FollowerSync:
             algorithm.restore_env_runners(group)  # `train()` does it for others.
         call = _caller(algorithm, group)
         try:
-            _agree(call)
+            agree(call)
             result = self._evaluate(*args, **kwargs)
         finally:
             acted = sorted({version for some in call(_release) for version in some})
@@ -183,7 +183,7 @@ def _caller(algorithm: Any, group: Any) -> Callable[[Callable[[Any], Any]], list
     return lambda function: group.foreach_env_runner(function, local_env_runner=False)
 
 
-def _agree(call: Callable[[Callable[[Any], Any]], list[Version]]) -> None:
+def agree(call: Callable[[Callable[[Any], Any]], list[Version]]) -> None:
     """Has EnvRunners take the newest version and stay with it, all of them with the same."""
     held = call(_keep_newest)
     for _ in range(_ROUNDS):
