@@ -157,6 +157,9 @@ class Client:
             return reply.status, reply.headers, json.loads(data)
         return reply.status, reply.headers, data
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def model() -> tuple[Any, dict[str, Any]]:
     """A module as the jobs have, and weights for it."""
@@ -189,7 +192,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_policy_server(server: EmbeddedServer, start: Callable[..., Job]) -> None:
+def test_policy_server(
+    server: EmbeddedServer, start: Callable[..., Job], request: pytest.FixtureRequest
+) -> None:
     """Each answer is by the weights of just the version that it names, while versions come; before
     the first one it is 503 with Retry-After; and without the store it is by the last one.
     """
@@ -201,6 +206,7 @@ def test_policy_server(server: EmbeddedServer, start: Callable[..., Job]) -> Non
     serving = start("python serve.py", "--port", str(port))
     serving.says("serving: ")
     client = Client(port)
+    request.addfinalizer(client.close)
     for path, body in (("/act", {"obs": [0, 0, 0, 0]}), ("/health", None)):
         status, headers, _ = client.ask(path, body)
         assert (status, headers["Retry-After"]) == (503, "1"), path
