@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,13 @@ class Group:
     def url(self, user: str) -> str:
         hosts = ",".join(f"localhost:{port}" for port in self.sentinels)
         return f"redis+sentinel://{user}@{hosts}/state/0"
+
+
+def replicas_known(sentinel: int, password: str) -> int:
+    """How many replicas follow the primary, as a sentinel tells its user `client`."""
+    client = redis.Redis(port=sentinel, username="client", password=password)
+    with closing(client):
+        return int(client.sentinel_masters()["state"]["num-slaves"])
 
 
 @contextmanager

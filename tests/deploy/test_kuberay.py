@@ -27,12 +27,12 @@ from tests.deploy.test_repository import project
 FOLDER = DEPLOY / "kuberay"
 # Beside the checkout, and not part of it: the one thing that a test may lack in CI, too.
 SCHEMAS = DEPLOY.parents[1] / "shared" / "schemas"
-KINDS = {"RayCluster": "raycluster", "RayJob": "rayjob"}
+KINDS = {"RayCluster": "raycluster.yaml", "RayJob": "rayjob.yaml"}
 CLIENT = {"redis-state-sync/client": "true"}
 
 
 def resource(kind: str) -> dict[str, Any]:
-    found = yaml.safe_load((FOLDER / f"{KINDS[kind]}.yaml").read_text())
+    found = yaml.safe_load((FOLDER / KINDS[kind]).read_text())
     assert found["kind"] == kind
     return dict(found)
 
@@ -64,7 +64,7 @@ def strict(schema: Any) -> Any:
 
 
 def schema_of(kind: str) -> Any:
-    path = SCHEMAS / f"kuberay-v1-{KINDS[kind]}s.json"
+    path = SCHEMAS / f"kuberay-v1-{kind.lower()}s.json"
     if not path.exists():
         pytest.skip(f"{path.name} is not beside this checkout")
     schema = strict(json.loads(path.read_text()))
@@ -83,7 +83,7 @@ def test_follows_the_schema_of_kuberay(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_is_strict(kind: str) -> None:
     """A misspelt field deep in a pod, and one of a wrong type, are found."""
-    text = (FOLDER / f"{KINDS[kind]}.yaml").read_text()
+    text = (FOLDER / KINDS[kind]).read_text()
     for right, wrong in (
         ("secretKeyRef", "secretKeyref"),
         ("maxReplicas: 8", "maxReplicas: many"),
@@ -171,6 +171,8 @@ def test_the_job_gets_its_program() -> None:
     ).stdout
     made = {one["kind"]: one for one in yaml.safe_load_all(done)}
     assert made.keys() == {"ConfigMap", "RayJob"}
+    # Without this one, the name that the job mounts would lack the hash.
+    assert "- references.yaml" in (FOLDER / "kustomization.yaml").read_text()
     assert made["ConfigMap"]["data"] == {"train.py": (FOLDER / "train.py").read_text()}
     pod = made["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     (volume,) = pod["volumes"]

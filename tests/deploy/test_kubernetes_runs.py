@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from redis_state_sync import StatePublisher, open_store
-from tests.contract.servers import Authority, free_ports, options
+from tests.contract.servers import Authority, free_ports, options, until
 from tests.deploy.compose import here
+from tests.deploy.group import replicas_known
 from tests.deploy.kubernetes import SECRETS, Object, named, pod_of
 from tests.deploy.server import DEPLOY, find_server, find_tool
 
@@ -240,6 +241,11 @@ def test_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sentinel = "REDIS_STATE_SYNC_SENTINEL"
         monkeypatch.setenv(f"{sentinel}_USERNAME", "client")
         monkeypatch.setenv(f"{sentinel}_PASSWORD_FILE", str(secrets / "sentinel_client_password"))
+        # Which takes the users `replica` and `sentinel`, each with its password.
+        password = (secrets / "sentinel_client_password").read_text()
+        for number in range(3):
+            sentinel_port = ports["sentinel", number]
+            until(lambda at=sentinel_port: replicas_known(at, password) == 2, "two replicas")
         hosts = ",".join(f"localhost:{ports['sentinel', number]}" for number in range(3))
         publisher = StatePublisher(open_store(f"redis+sentinel://learner@{hosts}/state/0"), "n")
         publisher.publish({"counters": {"steps": 1}}).wait(20)

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from redis_state_sync import StatePublisher, StateSubscriber, open_store
+from redis_state_sync.cli.app import app
 from redis_state_sync.errors import StoreError
 from tests.contract.servers import until
 from tests.deploy.group import CLIENT_PASSWORD, SENTINELS, Group, group
@@ -143,6 +145,19 @@ def test_a_client_without_a_user_for_the_sentinels(
     store = open_store(made.url("learner"), password_env="PASSWORD_OF_learner")
     with pytest.raises(StoreError, match=f"{ADDRESS}_PASSWORD"):
         StatePublisher(store, "n")
+
+
+def test_doctor_finds_nothing(made: Group) -> None:
+    """Asked through the sentinels as one who may do everything, doctor has nothing to say."""
+    variables = {
+        "REDIS_STATE_SYNC_URL": made.url("root"),
+        "REDIS_STATE_SYNC_PASSWORD": "root",
+        f"{ADDRESS}_USERNAME": "client",
+        f"{ADDRESS}_PASSWORD": CLIENT_PASSWORD,
+    }
+    done = CliRunner(env=variables).invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.output
+    assert "nothing found" in done.stdout
 
 
 def test_failover(made: Group) -> None:

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import tomllib
@@ -69,12 +70,13 @@ def _tokens(text: str) -> list[str]:
     return list(lexer)
 
 
-def problem_of(words: list[str], *, whole: bool = True) -> str | None:
+def problem_of(words: list[str], *, whole: bool = True, page: str = "") -> str | None:
     """What is wrong with a command, or None.
 
     Args:
         words: Of one simple command.
         whole: False where text only names it: `redis-state-sync pin` without its arguments.
+        page: Where it stands. That of an example is for its folder, whose scripts it names.
     """
     words = [w for w in words if w]
     while words and (_ENVIRONMENT.match(words[0]) or words[0] in _PREFIXES):
@@ -82,6 +84,10 @@ def problem_of(words: list[str], *, whole: bool = True) -> str | None:
     if not words or words[0].startswith(("$", "<", ">", "[")) or words[0] == "for":
         return None
     program, arguments = words[0], words[1:]
+    folder = Path(page).parent
+    of_example = folder.parts[:1] == ("examples",) and re.match(r"\w+\.py$", "".join(arguments[:1]))
+    if program == "python" and of_example:
+        return _python([f"{folder}/{arguments[0]}", *arguments[1:]])
     for word in words:
         if OURS.match(word) and not MADE.search(word) and not (ROOT / word).exists():
             return f"there is no {word}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def paths() -> list[Path]:
     """Every page, also those that are new."""
     globs = ("*.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
     return sorted({path for glob in globs for path in ROOT.glob(glob)})
+
+
+@functools.cache
+def tracked() -> list[str]:
+    """Files that git knows, or would take."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(set(listed.stdout.split("\n")) - {""})
 
 
 def fail_if(wrong: list[str]) -> None:

@@ -65,6 +65,15 @@ def test_a_wrong_command_is_found(command: str, said: str) -> None:
     assert said in str(problems(command))
 
 
+def test_scripts_of_an_example_are_found() -> None:
+    """What an example's page tells to type is typed in its folder."""
+    page = "examples/two_jobs/README.md"
+    assert problem_of(["python", "train.py", "--take-over"], page=page) is None
+    assert problem_of(["python", "train.py", "--takeover"], page=page) is not None
+    assert problem_of(["python", "trian.py"], page=page) is not None
+    assert problem_of(["python", "train.py"], page="docs/getting-started.md") is None
+
+
 @pytest.mark.parametrize(
     ("text", "check"),
     [

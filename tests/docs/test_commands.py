@@ -56,7 +56,7 @@ def test_shell_block(block: Block) -> None:
     wrong = [
         f"{block.page}:{block.line + 1 + line}: {' '.join(words)}: {problem}"
         for line, words in commands_in(script)
-        if (problem := problem_of(words))
+        if (problem := problem_of(words, page=block.page))
     ]
     fail_if(wrong)
 
@@ -76,7 +76,7 @@ def test_commands_in_text(page: str) -> None:
         if not text.startswith("pip"):
             text = re.sub(r"\[([\w-]+)\]", lambda m: "" if m[1] == "OPTIONS" else m[1], text)
         for _, words in commands_in(text.replace("...", "")):
-            problem = problem_of(words, whole=False)
+            problem = problem_of(words, whole=False, page=page)
             if problem:
                 wrong.append(f"{span}: `{span.text}`: {problem}")
     fail_if(wrong)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, anchors, fail_if, links, name_of
+from tests.docs.pages import PAGES, ROOT, anchors, fail_if, links, name_of, tracked
 
 # Hosts that pages may link to. Nothing is fetched: look at a new link once, then add its host.
 HOSTS = {
@@ -63,13 +62,6 @@ def test_external_links(page: str) -> None:
             if parts.scheme != "https" or parts.hostname not in HOSTS or " " in link.text:
                 wrong.append(f"{link}: {link.text}: not https, or not a host of test_links.HOSTS")
     fail_if(wrong)
-
-
-def tracked() -> list[str]:
-    """Files that git knows, or would take."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(set(listed.stdout.split("\n")) - {""})
 
 
 def test_pages_that_code_names() -> None:

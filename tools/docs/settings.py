@@ -24,6 +24,9 @@ SECTIONS = {
     "refresh_every_steps": "#refreshing-in-flight",
     "refresh_every_s": "#refreshing-in-flight",
     "prefetch": "#refreshing-in-flight",
+    "role": "sharing.md#followers",
+    "resume": "sharing.md#handing-over",
+    "first_version_timeout_s": "sharing.md#followers",
 }
 
 
