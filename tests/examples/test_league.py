@@ -108,7 +108,8 @@ class Training:
 def seen(server: EmbeddedServer) -> Iterator[Seen]:
     """One training, and all that was seen of it."""
     with pytest.MonkeyPatch.context() as patch, closing(open_store(server.url)) as store:
-        patch.syspath_prepend(FOLDER)  # EnvRunners look where the driver does.
+        patch.syspath_prepend(FOLDER)
+        patch.setenv("PYTHONPATH", f"{FOLDER}:{os.environ.get('PYTHONPATH', '')}")  # EnvRunners'.
         train, league = import_module("train"), import_module("league")
         ray.init(
             include_dashboard=False,
