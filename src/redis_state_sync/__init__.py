@@ -9,6 +9,7 @@ from redis_state_sync.codec import register_type
 from redis_state_sync.errors import (
     ApplyError,
     CodecError,
+    FirstVersionError,
     LearnerAliveError,
     PublishTimeoutError,
     RedisStateSyncError,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApplyError",
     "CodecError",
+    "FirstVersionError",
     "History",
     "Keyring",
     "LearnerAliveError",

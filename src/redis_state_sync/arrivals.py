@@ -147,7 +147,7 @@ class Arrivals:
             return False
         before = self.ahead
         if before is None and self.poller.unchanged():
-            self._reports.polled(None, 0.0, acting=True)
+            self._reports.unchanged(acting=True)
             return False
         started = self._clock()
         snapshot = self.newest(acting=True)

@@ -28,12 +28,14 @@ class Polled:
     """The store was asked. `newest` is a strictly newer version than the held one, or None.
 
     Polls that found nothing while the reader was acting come as one event: `count` of them, of
-    `seconds` each in the mean.
+    `seconds` each in the mean. Of these, `unasked` took no time: that nothing had changed was known
+    without asking.
     """
 
     newest: Version | None
     seconds: float
     count: int = 1
+    unasked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,20 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The receiver acts with this version from now on."""
+    """The receiver acts with this version from now on.
+
+    `published_ms`: when it was published, by its learner's clock, in ms since 1970; None if that
+    is not known.
+    """
 
     version: Version
     seconds: float
+    published_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`operation` is one of claim, publish, heartbeat, poll, fetch, apply."""
+    """`operation` is one of publish, heartbeat, retain; poll, fetch, note, apply."""
 
     operation: str
     category: str
@@ -71,7 +78,54 @@ class Stale:
     waited: float
 
 
-Event = Published | Polled | Fetched | Applied | Failed | Stale
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A learner took the namespace over: older generations are refused from now on."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """So many versions were replaced by newer ones before they were sent."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A learner looked after what it has stored, as it does twice a second."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The store did what a learner asked, after failures. `operation` is as in `Failed`."""
+
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """RLlib's learner sent a version by Ray's own way, because the store was down."""
+
+    version: Version
+
+
+Event = (
+    Published
+    | Polled
+    | Fetched
+    | Applied
+    | Failed
+    | Stale
+    | Claimed
+    | Dropped
+    | Looked
+    | Recovered
+    | Pushed
+)
 
 
 class Observer(Protocol):

@@ -24,7 +24,17 @@ from redis_state_sync.errors import (
     StalePublisherError,
     StoreError,
 )
-from redis_state_sync.events import Failed, Observer, Published, checked, notify
+from redis_state_sync.events import (
+    Claimed,
+    Dropped,
+    Failed,
+    Looked,
+    Observer,
+    Published,
+    Recovered,
+    checked,
+    notify,
+)
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.latest_wins import LatestWins
@@ -113,6 +123,9 @@ class StatePublisher:
         self._heartbeat_s = heartbeat_s
         self._max_state_bytes = max_state_bytes
         self._observers = checked(observers)
+        # What observers know: they hear of the rest on the publishing thread.
+        self._known_generation: int | None = None
+        self._known_dropped = 0
         self._number = 0
         self._latest: dict[str, Blob] = {}
         self._weights_seq_no: int | None = None
@@ -359,6 +372,7 @@ class StatePublisher:
         return background.Due(due - time.monotonic(), waits)
 
     def _work(self) -> None:
+        self._tell_news()
         with self._changed:
             if self._closed:
                 return
@@ -384,6 +398,7 @@ class StatePublisher:
             self._changed.notify_all()
         if error is None:
             self._tidy(self._announcer.retain)
+        self._tell_news()
         with self._changed:
             self._queue.busy = False
             self._changed.notify_all()
@@ -422,7 +437,18 @@ class StatePublisher:
             self._changed.notify_all()
         if recovered:
             logger.info("%s is back: %s", self.store.describe(), operation)
+            notify(self._observers, Recovered(operation))
         return None
+
+    def _tell_news(self) -> None:
+        """Tells of what happened on other threads, or below."""
+        if self.generation != self._known_generation:
+            self._known_generation = self.generation
+            notify(self._observers, Claimed(self.generation))
+        dropped = self.stats.dropped
+        if dropped > self._known_dropped:
+            count, self._known_dropped = dropped - self._known_dropped, dropped
+            notify(self._observers, Dropped(count))
 
     def _note_failure(
         self, operation: str, error: RedisStateSyncError, *, warn: bool = True
@@ -455,7 +481,10 @@ class StatePublisher:
         return stored.version
 
     def _heartbeat(self) -> None:
-        if self._announcer.look_after():
+        started = time.monotonic()
+        lost = self._announcer.look_after()
+        notify(self._observers, Looked(time.monotonic() - started))
+        if lost:
             logger.warning(
                 "%s lost version %s of namespace %r, or a blob of it: publishing it again",
                 self.store.describe(),

@@ -29,7 +29,7 @@ class Reports:
         self._put_off = False
         self._waiting: list[Event] = []
         # Polls that found nothing, and were not told of one by one.
-        self._idle_polls, self._idle_seconds = 0, 0.0
+        self._idle_polls, self._idle_seconds, self._unasked = 0, 0.0, 0
 
     @property
     def anyone_listens(self) -> bool:
@@ -51,6 +51,14 @@ class Reports:
         elif self._observers:
             self.tell(Polled(newest, seconds))
 
+    def unchanged(self, *, acting: bool) -> None:
+        """The same of one that had not to be made: nothing had changed."""
+        if acting:
+            self._idle_polls += 1
+            self._unasked += 1
+        elif self._observers:
+            self.tell(Polled(None, 0.0, unasked=1))
+
     @contextmanager
     def put_off(self) -> Iterator[None]:
         """Within this block observers hear nothing: it is not run by the reader's thread."""
@@ -63,10 +71,10 @@ class Reports:
     def catch_up(self) -> None:
         """Tells what was put off."""
         if self._idle_polls:
-            count, seconds = self._idle_polls, self._idle_seconds
-            self._idle_polls, self._idle_seconds = 0, 0.0
+            count, seconds, unasked = self._idle_polls, self._idle_seconds, self._unasked
+            self._idle_polls, self._idle_seconds, self._unasked = 0, 0.0, 0
             if self._observers:
-                self.tell(Polled(None, seconds / count, count))
+                self.tell(Polled(None, seconds / count, count, unasked))
         waiting, self._waiting = self._waiting, []
         for event in waiting:
             self.tell(event)

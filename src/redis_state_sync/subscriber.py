@@ -328,6 +328,7 @@ class StateSubscriber:
         """
         self._begin_anew_in_a_child()
         prefetcher = self._prefetcher
+        in_another = prefetcher.is_on
         try:
             prefetcher.turn_on()
         except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
@@ -335,7 +336,8 @@ class StateSubscriber:
         try:
             yield
         finally:
-            prefetcher.turn_off()
+            if not in_another:
+                prefetcher.turn_off()
 
     def poll(self, *, timeout: float | None = None) -> Version | None:
         """Asks once whether there is a version newer than the held one.
@@ -391,7 +393,7 @@ class StateSubscriber:
         self._hear()
         unchanged = self._arrivals.unchanged()
         if unchanged:
-            self._reports.polled(None, 0.0, acting=False)
+            self._reports.unchanged(acting=False)
             if self._half_applied is None:
                 return None
         self._refreshing = True
@@ -426,7 +428,7 @@ class StateSubscriber:
         if self._prefetcher.is_on:
             return arrivals.take_ahead()
         if arrivals.unchanged():
-            self._reports.polled(None, 0.0, acting=True)
+            self._reports.unchanged(acting=True)
             return None
         return arrivals.newest(acting=True)
 
@@ -457,5 +459,6 @@ class StateSubscriber:
         if newer:  # Not the rest of one whose weights were applied before.
             self._freshness.applied()
         self._reports.recovered()
-        self._reports.tell(Applied(snapshot.version, self._clock() - started))
+        seconds = self._clock() - started
+        self._reports.tell(Applied(snapshot.version, seconds, snapshot.manifest.time_ms))
         return True

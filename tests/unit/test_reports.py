@@ -117,3 +117,16 @@ def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
         reports.failed("poll", error, None)
     assert len(events) == 5
     assert [r.getMessage().split()[0] for r in caplog.records] == ["poll", "fetch", "poll"]
+
+
+def test_what_need_not_be_asked_is_told_apart() -> None:
+    """Polls that were not made count as polls, take no time, and are told of as such."""
+    reports, events = made()
+    reports.unchanged(acting=False)
+    assert events == [Polled(None, 0.0, unasked=1)]
+    reports.unchanged(acting=True)
+    reports.polled(None, 6.0, acting=True)
+    reports.unchanged(acting=True)
+    reports.catch_up()
+    reports.catch_up()
+    assert events[1:] == [Polled(None, 2.0, 3, unasked=2)]

@@ -82,6 +82,11 @@ EVENTS = [
     events.Applied(Version(1, 2), 0.5),
     events.Failed("poll", "network", "no answer"),
     events.Stale(Version(1, 2), 0.5),
+    events.Claimed(7),
+    events.Dropped(2),
+    events.Looked(0.5),
+    events.Recovered("publish"),
+    events.Pushed(Version(1, 2)),
 ]
 
 

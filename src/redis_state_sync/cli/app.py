@@ -12,6 +12,7 @@ from redis_state_sync.cli.demo import SETTINGS, demo
 from redis_state_sync.cli.diff import diff
 from redis_state_sync.cli.doctor import doctor
 from redis_state_sync.cli.export import export
+from redis_state_sync.cli.exporter import exporter
 from redis_state_sync.cli.importing import import_file
 from redis_state_sync.cli.listing import list_namespaces
 from redis_state_sync.cli.pin import pin
@@ -57,3 +58,4 @@ app.command("import")(import_file)
 app.command("clear")(clear)
 app.command("watch")(watch)
 app.command("demo", context_settings=SETTINGS)(demo)
+app.command("exporter")(exporter)

@@ -78,6 +78,8 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
 def memory(facts: Facts) -> Iterator[Finding]:
     """What is stored has room, with one version more, and the server a limit."""
+    if "maxmemory" not in facts.info:
+        return  # `not_looked_at` says so.
     limit, used = facts.number("maxmemory"), facts.number("used_memory")
     if limit == 0:
         yield Finding(
