@@ -17,7 +17,7 @@ from redis_state_sync.rllib import with_redis_state
 from redis_state_sync.rllib.ray_metrics import RayMetrics
 from redis_state_sync.testing import skip_or_fail
 
-WAIT = 60.0
+WAIT = 120.0
 PREFIX = f"ray_{instruments.PREFIX}"
 # One event of each kind, so that every metric has a value.
 EVERYTHING = (
@@ -165,6 +165,7 @@ def test_training(scrape: Callable[[], Samples], server: EmbeddedServer) -> None
         .environment("CartPole-v1")
         .env_runners(num_env_runners=2, rollout_fragment_length=50)
         .learners(num_learners=0)
+        .reporting(min_time_s_per_iteration=1)
     )
     began = time.time()
     algo = with_redis_state(config, server.url, namespace="metrics").build_algo()
@@ -205,7 +206,7 @@ def test_training(scrape: Callable[[], Samples], server: EmbeddedServer) -> None
     assert all(count > 1 for count in runners("fetch_seconds_count"))
     assert all(count > 1 for count in runners("apply_seconds_count"))
     assert all(polls >= 3 for polls in runners("polls_total"))
-    assert all(size > 10_000 for size in runners("fetched_bytes_total"))
+    assert all(size > 0 for size in runners("fetched_bytes_total"))  # The node has the rest.
     for name in ("applied_timestamp_seconds", "applied_published_timestamp_seconds"):
         assert all(began - 1 < moment < time.time() + 1 for moment in runners(name))
     namespaces = {
