@@ -50,6 +50,10 @@ format: $(STAMP) ## let ruff fix what it can
 types: $(STAMP) ## strict mypy on src
 	$(BIN)/mypy
 
+.PHONY: docs
+docs: $(STAMP) ## write what docs/ takes from the code: settings, commands, public names
+	$(BIN)/python -m tools.docs $(ARGS)
+
 .PHONY: test
 test: lint types ## lint, types and all tests (about 20 minutes on 2 cores)
 	$(BIN)/python -m pytest $(ARGS)
@@ -91,7 +95,11 @@ fuzz: $(STAMP) ## look for bytes that break the decoders (10 minutes; FUZZ_SECON
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
+.PHONY: images
+images: $(STAMP) ## make docs/images/watch.svg anew, from a real server
+	$(BIN)/python docs/make_watch_image.py $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv, caches and built files
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks examples tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

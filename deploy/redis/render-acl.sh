@@ -4,6 +4,7 @@
 # Makes OUTPUT, an ACL file that the server can load, from users.acl. Each password comes from a
 # file or from the environment, never from an argument, which every process on the host could read:
 #     RSS_LEARNER_PASSWORD_FILE   or   RSS_LEARNER_PASSWORD      (RUNNER and OPERATOR likewise)
+# MONITOR, REPLICA and SENTINEL are for those who have such: without a password there is no such user.
 # OUTPUT holds only their SHA-256 hashes, and appears whole or not at all: a server that finds an
 # empty ACL file lets everybody in.
 #
@@ -25,7 +26,10 @@ hash_of() { # ROLE
         [ -r "$file" ] || die "RSS_$1_PASSWORD_FILE names a file that cannot be read: $file"
         password=$(cat -- "$file")
     fi
-    [ -n "$password" ] || die "no password for $1: set RSS_$1_PASSWORD_FILE or RSS_$1_PASSWORD"
+    if [ -z "$password" ]; then
+        case $1 in MONITOR | REPLICA | SENTINEL) [ -n "$file" ] || return 0 ;; esac
+        die "no password for $1: set RSS_$1_PASSWORD_FILE or RSS_$1_PASSWORD"
+    fi
     case $password in
     *[[:space:]]*) die "the password for $1 contains white space" ;;
     esac
@@ -44,18 +48,25 @@ fi
 LEARNER_SHA256=$(hash_of LEARNER)
 RUNNER_SHA256=$(hash_of RUNNER)
 OPERATOR_SHA256=$(hash_of OPERATOR)
-export LEARNER_SHA256 RUNNER_SHA256 OPERATOR_SHA256
+MONITOR_SHA256=$(hash_of MONITOR)
+REPLICA_SHA256=$(hash_of REPLICA)
+SENTINEL_SHA256=$(hash_of SENTINEL)
+export LEARNER_SHA256 RUNNER_SHA256 OPERATOR_SHA256 MONITOR_SHA256 REPLICA_SHA256 SENTINEL_SHA256
 
 temporary=$(mktemp "$1.XXXXXX")
 trap 'rm -f "$temporary"' EXIT
 awk -v without="$without" '
-    function flush() { if (line != "") print line; line = "" }
+    function flush() { if (line != "" && !absent) print line; line = ""; absent = 0 }
     /^[ \t]*(#|$)/ { next }
     /^[^ \t]/ { flush() }
     {
         for (i = 1; i <= NF; i++) {
             if (without != "" && $i == "+" without) continue
-            if (match($i, /^#@[A-Z0-9_]+@$/)) $i = "#" ENVIRON[substr($i, 3, length($i) - 3)]
+            if (match($i, /^#@[A-Z0-9_]+@$/)) {
+                hash = ENVIRON[substr($i, 3, length($i) - 3)]
+                if (hash == "") absent = 1
+                $i = "#" hash
+            }
             line = line (line == "" ? "" : " ") $i
         }
     }

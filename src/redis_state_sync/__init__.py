@@ -9,6 +9,7 @@ from redis_state_sync.codec import register_type
 from redis_state_sync.errors import (
     ApplyError,
     CodecError,
+    FirstVersionError,
     LearnerAliveError,
     PublishTimeoutError,
     RedisStateSyncError,
@@ -24,6 +25,7 @@ from redis_state_sync.publisher import StatePublisher
 from redis_state_sync.rollback import roll_back
 from redis_state_sync.settings import Settings
 from redis_state_sync.snapshot import Snapshot
+from redis_state_sync.snapshot_pool import SnapshotPool
 from redis_state_sync.subscriber import StateSubscriber
 from redis_state_sync.version import Version
 
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApplyError",
     "CodecError",
+    "FirstVersionError",
     "History",
     "Keyring",
     "LearnerAliveError",
@@ -40,6 +43,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Snapshot",
+    "SnapshotPool",
     "StalePublisherError",
     "StaleStateError",
     "StatePublisher",

@@ -153,6 +153,12 @@ class PublishTimeoutError(RedisStateSyncError, TimeoutError):
     category = "timeout"
 
 
+class FirstVersionError(RedisStateSyncError, TimeoutError):
+    """A follower got no version within `first_version_timeout_s`, and has none to act with."""
+
+    category = "timeout"
+
+
 class ApplyError(RedisStateSyncError):
     """A fetched state does not fit its receiver; the receiver keeps what it has."""
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import functools
-import re
-import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from redis_state_sync.errors import (
-    BlobMissingError,
-    CodecError,
-    SettingsError,
-    StoreTimeoutError,
-    UnknownVersionError,
-    VersionError,
-)
+from redis_state_sync.errors import CodecError, UnknownVersionError, VersionError
 from redis_state_sync.fetcher import Fetcher
 from redis_state_sync.keyring import Keyring, find_keyring
 from redis_state_sync.keys import Keys
 from redis_state_sync.manifest import Manifest
 from redis_state_sync.node_cache import open_node_cache
+from redis_state_sync.pinning import NEWEST, Pinning, check_pin_name
 from redis_state_sync.records import Records
 from redis_state_sync.retention import NOTICE_S
 from redis_state_sync.settings import MAX_STATE_BYTES, check_seconds
@@ -28,13 +19,8 @@ from redis_state_sync.snapshot import Snapshot
 from redis_state_sync.store import Entry, Store, check_store
 from redis_state_sync.version import Version
 
-NEWEST = "newest"
-"""What stands for the newest state wherever a version is asked for."""
 _MOST_VERSIONS = 1000
 _MOST_NAMED = 12
-_LOOK_EVERY_S = 0.02
-_PIN_NAME = re.compile(r"[^\W_][^\s\x00-\x1f\x7f!]{0,199}\Z")
-_VERSION = re.compile(r"\d+-\d+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +38,6 @@ class StoredVersion:
     manifest: Manifest | None
     pins: tuple[str, ...]
     problem: str | None = None
-
-
-def check_pin_name(name: object) -> str:
-    """Returns `name` if a version can be pinned under it.
-
-    Raises:
-        SettingsError: If it is not a str of 1 to 200 characters without white space and ``!`` that
-            begins with a letter or digit, or if it looks like a version.
-    """
-    if not isinstance(name, str) or not _PIN_NAME.match(name):
-        raise SettingsError(
-            f"pin name {str(name)[:80]!r} is not valid: use 1 to 200 characters without white "
-            "space and '!', and begin with a letter or digit"
-        )
-    if name == NEWEST or _VERSION.match(name):
-        raise SettingsError(f"pin name {name[:80]!r} would be taken for a version: use another")
-    return name
 
 
 class History:
@@ -121,6 +90,7 @@ class History:
         self.timeout_s = timeout_s
         self.ttl_s = ttl_s
         self._transfer_timeout_s = transfer_timeout_s
+        self._pinning = Pinning(store, self.keys, self.records, timeout_s=timeout_s, ttl_s=ttl_s)
         self._fetcher = Fetcher(
             store,
             self.keys,
@@ -217,24 +187,8 @@ class History:
         """
         check_pin_name(name)
         entry, manifest = self.find(which)
-        version, earlier = entry.version, self.pins().get(name)
-        self.store.keep_record(self.keys, version, entry.manifest, timeout=self.timeout_s)
-        self.store.set_pin(self.keys, name, version, timeout=self.timeout_s)
-        try:
-            self._let_learner_finish(version)
-            missing = self._keep_blobs(manifest)
-            if missing:
-                raise BlobMissingError(
-                    f"version {version} of namespace {self.keys.namespace!r} can not be pinned: "
-                    f"{len(missing)} of its {len(manifest.digests())} blobs are gone (dropped, "
-                    "expired or evicted)"
-                )
-        except BaseException:
-            self._undo(name, version, earlier)
-            raise
-        if earlier is not None:
-            self._settle(earlier)
-        return version
+        self._pinning.pin(name, entry, manifest)
+        return entry.version
 
     def unpin(self, name: str) -> Version:
         """Takes a name away. A version without any goes its way: dropped, or expired, in its turn.
@@ -249,8 +203,7 @@ class History:
         version = self.pins().get(name)
         if version is None:
             raise self._unknown(f"pin {name!r}")
-        self.store.remove_pin(self.keys, name, timeout=self.timeout_s)
-        self._settle(version)
+        self._pinning.unpin(name, version)
         return version
 
     def close(self) -> None:
@@ -298,68 +251,3 @@ class History:
             return StoredVersion(entry.version, self.records.open(entry), pins)
         except CodecError as error:
             return StoredVersion(entry.version, None, pins, str(error))
-
-    def _let_learner_finish(self, version: Version) -> None:
-        """Waits while a learner, which may not have seen the pin, is about to drop the version."""
-        deadline = time.monotonic() + NOTICE_S + self.timeout_s
-        while version in self.store.notice(self.keys, timeout=self.timeout_s):
-            if time.monotonic() > deadline:
-                raise StoreTimeoutError(
-                    f"{self.store.describe()}: a learner goes on dropping version {version}"
-                )
-            time.sleep(_LOOK_EVERY_S)
-
-    def _keep_blobs(self, manifest: Manifest) -> set[str]:
-        """Has a version's blobs never expire; returns those that are missing."""
-        return self.store.set_expiry(
-            self.keys, list(manifest.digests()), ttl_s=None, timeout=self.timeout_s
-        )
-
-    def _undo(self, name: str, version: Version, earlier: Version | None) -> None:
-        if earlier is None:
-            self.store.remove_pin(self.keys, name, timeout=self.timeout_s)
-        else:
-            self.store.set_pin(self.keys, name, earlier, timeout=self.timeout_s)
-            self._settle(earlier, kept=False)
-        self._settle(version)
-
-    def _settle(self, version: Version, *, kept: bool = True) -> None:
-        """Has a version kept, or go its way, as long as it has names or has none.
-
-        Others may pin and unpin at the same time. Whoever acts last looks once more.
-        """
-        record: bytes | None = None
-        others: set[Version] = set()
-        while True:
-            pinned = set(self.pins().values())
-            if kept == (version in pinned) and (kept or pinned <= others):
-                return
-            kept = version in pinned
-            others = pinned - {version}
-            wanted = sorted({version, *others})
-            records = self.store.find(self.keys, wanted, timeout=self.timeout_s)
-            record = records.pop(version, record)
-            if not kept:
-                self.store.forget_record(self.keys, version, timeout=self.timeout_s)
-            if record is None:
-                continue
-            if kept:
-                self.store.keep_record(self.keys, version, record, timeout=self.timeout_s)
-            own = self._digests([Entry(version, record)])
-            used = self._digests(Entry(v, r) for v, r in records.items())
-            for last in (True, False):
-                digests = [digest for digest in own if (kept or digest in used) == last]
-                self.store.set_expiry(
-                    self.keys,
-                    digests,
-                    ttl_s=None if last else self.ttl_s,
-                    timeout=self.timeout_s,
-                )
-
-    def _digests(self, entries: Iterable[Entry]) -> Mapping[str, None]:
-        found: dict[str, None] = {}
-        for entry in entries:
-            stored = self._described(entry, ())
-            if stored.manifest is not None:
-                found |= dict.fromkeys(stored.manifest.digests())
-        return found

@@ -63,7 +63,7 @@ class Settings:
         credential_provider: ``"package.module:name"`` of a redis-py CredentialProvider, or of a
             function that makes one.
         history: How many of the newest versions to keep, at least 1.
-        ttl_s: Seconds after which a namespace without a living learner expires.
+        ttl_s: Seconds after which a namespace without a living learner expires, at least 10.
         poll_timeout_s: Most seconds that asking for a newer version may cost one ``sample()``.
         stall_timeout_s: Seconds without a byte after which a transfer is given up.
         transfer_timeout_s: Most seconds that one fetch or one publish attempt may take.
@@ -95,15 +95,23 @@ class Settings:
             between any two env steps. The latter two are for asynchronous algorithms, and apply
             weights; connector states follow at the next ``sample()``.
         refresh_every_steps: Least number of (vectorized) env steps between two refreshes within a
-            ``sample()``.
+            ``sample()``, at least 1.
         refresh_every_s: Least number of seconds between them. None: as often as that costs less
             than a hundredth of the time spent sampling.
         prefetch: Fetch newer versions in the background while the env steps, so that a refresh
             only applies them. None: where `refresh` is not ``"sample"``.
+        role: ``"learner"``: this Algorithm publishes. ``"follower"``: it only reads what an
+            Algorithm of another job publishes in `namespace`, which must be given then.
+        resume: Take over where the last learner of `namespace` left off: a learner begins with the
+            newest published weights, connector states and `WEIGHTS_SEQ_NO` rather than with its
+            own, if there are any. What only a learner has, as its optimizer's state, is new.
+        first_version_timeout_s: Most seconds that a follower waits for a version: when it is
+            built, and in the first ``sample()`` of an EnvRunner that was restarted. It raises
+            then, for it has nothing to act with but random weights.
 
     Raises:
-        SettingsError: If a value is of the wrong type or out of range, or if the URL holds a
-            password.
+        SettingsError: If a value is of the wrong type or out of range, if the URL holds a
+            password, or if a follower has no namespace.
     """
 
     url: str | None = None
@@ -130,6 +138,9 @@ class Settings:
     refresh_every_steps: int = 1
     refresh_every_s: float | None = None
     prefetch: bool | None = None
+    role: Literal["learner", "follower"] = "learner"
+    resume: bool = False
+    first_version_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         if self.url is not None and parse_url(self.url).password is not None:
@@ -156,12 +167,13 @@ class Settings:
             "transfer_timeout_s",
             "connect_timeout_s",
             "publish_timeout_s",
+            "first_version_timeout_s",
         ):
             check_seconds(name, getattr(self, name))
         check_limits(self)
         if self.ttl_s < 10:
             raise SettingsError(f"ttl_s must be at least 10 seconds, got {self.ttl_s!r}")
-        for name in ("fallback_to_push", "signed"):
+        for name in ("fallback_to_push", "signed", "resume"):
             if type(getattr(self, name)) is not bool:
                 raise SettingsError(f"{name} must be True or False")
         if type(self.max_state_bytes) is not int or not 0 < self.max_state_bytes <= 1 << 36:
@@ -172,6 +184,18 @@ class Settings:
         if self.mode not in ("auto", "async", "sync"):
             raise SettingsError(f"mode must be 'auto', 'async' or 'sync', got {self.mode!r}")
         self._check_refresh()
+        self._check_role()
+
+    def _check_role(self) -> None:
+        if self.role not in ("learner", "follower"):
+            raise SettingsError(f"role must be 'learner' or 'follower', got {self.role!r}")
+        if self.follows and self.resume:
+            raise SettingsError("resume is for a learner: a follower acts with the newest anyway")
+        if self.follows and self.namespace is None:
+            raise SettingsError(
+                "a follower has to know what to follow: pass namespace='...', and the same to "
+                "with_redis_state in the learner's job"
+            )
 
     def _check_refresh(self) -> None:
         if self.refresh not in ("sample", "episode", "steps"):
@@ -187,6 +211,11 @@ class Settings:
             check_seconds("refresh_every_s", self.refresh_every_s)
         if self.prefetch is not None and type(self.prefetch) is not bool:
             raise SettingsError(f"prefetch must be True, False or None, got {self.prefetch!r}")
+
+    @property
+    def follows(self) -> bool:
+        """Whether this is a job that only reads."""
+        return self.role == "follower"
 
     @property
     def in_flight(self) -> bool:

@@ -328,6 +328,7 @@ class StateSubscriber:
         """
         self._begin_anew_in_a_child()
         prefetcher = self._prefetcher
+        in_another = prefetcher.is_on
         try:
             prefetcher.turn_on()
         except RuntimeError as error:  # Of threads or memory there is no more; later there may be.
@@ -335,7 +336,8 @@ class StateSubscriber:
         try:
             yield
         finally:
-            prefetcher.turn_off()
+            if not in_another:
+                prefetcher.turn_off()
 
     def poll(self, *, timeout: float | None = None) -> Version | None:
         """Asks once whether there is a version newer than the held one.

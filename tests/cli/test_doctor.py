@@ -15,8 +15,10 @@ import pytest
 import redis
 
 from redis_state_sync import History, StatePublisher, open_store
-from redis_state_sync.cli.checks import CHECKS, Level, examine
-from redis_state_sync.cli.facts import PROBE, Facts
+from redis_state_sync.cli.checks import CHECKS, examine
+from redis_state_sync.cli.facts import Facts
+from redis_state_sync.cli.findings import Level
+from redis_state_sync.cli.rights import PROBE
 from redis_state_sync.embedded import EmbeddedServer
 from redis_state_sync.endpoint import parse_url
 from tests.cli.conftest import Cli, read, state
@@ -97,6 +99,10 @@ PLANTED: dict[str, tuple[Sequence[str], str, str, str]] = {
     "fsync": (("appendonly yes", "appendfsync always"), "appendfsync", "warning", "disk"),
     "maxclients": (("maxclients 2",), "maxclients", "warning", "of at most 2"),
     "open": (("protected-mode no",), "access", "error", "no password"),
+    "keepalive": (("tcp-keepalive 0",), "tcp-keepalive", "warning", "firewall"),
+    "too-much": (("maxmemory 900000gb",), "maxmemory", "error", "the machine has"),
+    "renamed": (('rename-command PERSIST ""',), "commands", "error", "no PERSIST"),
+    "disabled": (("rename-command XADD hidden",), "commands", "error", "no XADD"),
 }  # fmt: skip
 
 
@@ -156,7 +162,12 @@ def test_pins_on_a_server_that_keeps_nothing(cli: Cli) -> None:
         with closing(StatePublisher(open_store(made.url), "a")) as publisher:
             publisher.publish(state(1)).wait(WAIT)
             History(open_store(made.url), "a").pin("best")
-        assert findings(cli, made.url).keys() == {"persistence"}
+        client(made).config_set("save", "")
+        level, text = findings(cli, made.url)["persistence"]
+        assert (level, "a restart loses them" in text) == ("warning", True)
+        client(made).config_set("save", "3600 1")
+        level, text = findings(cli, made.url)["persistence"]
+        assert (level, "a crash loses those" in text) == ("note", True)
         client(made).config_set("appendonly", "yes")
         assert findings(cli, made.url) == {}
 
@@ -196,6 +207,49 @@ def test_missing_rights(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         named = text.split("may not run ")[1].split(", which")[0].split(", ")
         assert named == ["GET", "XDEL", "SET", "PERSIST", "EXISTS", "PTTL", "HGET", "HDEL"]
         assert client(made).keys() == []
+
+
+def test_a_user_who_may_not_ask_the_time(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a role lacks is found whatever it is, TIME as well."""
+    with server() as made:
+        client(made).execute_command("ACL", "SETUSER", "u", "on", ">word", "~*", "+@all", "-time")
+        monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD", "word")
+        _, text = findings(cli, made.url.replace("unix://", "unix://u@"))["rights"]
+        assert "may not run TIME, which" in text
+
+
+def test_a_way_around_the_users(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users with passwords are no use while user default needs none and may do everything."""
+    with server("protected-mode no") as made:
+        client(made).execute_command("ACL", "SETUSER", "u", "on", ">word", "~*", "&*", "+@all")
+        monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD", "word")
+        url = made.url.replace("unix://", "unix://u@")
+        level, text = findings(cli, url)["access"]
+        assert (level, "user default" in text) == ("error", True)
+        client(made).execute_command("ACL", "SETUSER", "default", "-@all", "+ping")
+        assert findings(cli, url) == {}
+
+
+def test_clients_that_were_turned_away(cli: Cli) -> None:
+    """That connections were refused is found, also when there are enough of them again."""
+    with server("maxclients 2") as made:
+        holding = [client(made) for _ in range(2)]
+        for each in holding:
+            each.ping()
+        with pytest.raises(redis.ConnectionError):
+            client(made).ping()
+        holding[0].config_set("maxclients", 100)
+        for each in holding:
+            each.close()
+        level, text = findings(cli, made.url)["refused"]
+        assert (level, text.split()[0].isdigit()) == ("warning", True)
+
+
+def test_a_database_that_is_not_there(cli: Cli) -> None:
+    """A URL with a database that the server does not have ends with the remedy."""
+    with server(port=(port := free_port())):
+        stderr = cli("doctor", "--url", f"redis://127.0.0.1:{port}/16", code=3).stderr
+        assert "the number behind the host in the store URL is the database" in stderr
 
 
 def test_a_key_outside_of_the_namespaces_of_a_user(
@@ -261,6 +315,11 @@ SOUND_FACTS = Facts(
 )  # fmt: skip
 
 
+def said(**numbers: int) -> dict[str, Any]:
+    """What INFO says otherwise."""
+    return {"info": {**SOUND_FACTS.info, **{name: str(n) for name, n in numbers.items()}}}
+
+
 @pytest.mark.parametrize(
     ("change", "name", "level"),
     [
@@ -270,6 +329,48 @@ SOUND_FACTS = Facts(
         ({"clock_ahead_s": -300.0}, "clock", Level.WARNING),
         ({"info": {**SOUND_FACTS.info, "redis_version": "4.0.14"}}, "version", Level.ERROR),
         ({"counted": False}, "not looked at", Level.NOTE),
+        (
+            {
+                "info": SOUND_FACTS.info
+                | {"total_system_memory": "15000", "used_memory": "8000", "maxmemory": "9000"}
+            },
+            "fork",
+            Level.WARNING,
+        ),
+        (
+            {"info": SOUND_FACTS.info | {"maxmemory": "9000", "total_system_memory": "8000"}},
+            "maxmemory",
+            Level.ERROR,
+        ),
+        (
+            {
+                "info": SOUND_FACTS.info
+                | {
+                    "used_memory": str(1 << 30),
+                    "used_memory_rss": str(1 << 29),
+                    "maxmemory": str(2 << 30),
+                }
+            },
+            "swap",
+            Level.WARNING,
+        ),
+        (
+            {"info": SOUND_FACTS.info | {"client_output_buffer_limit_disconnections": "3"}},
+            "hung-up",
+            Level.WARNING,
+        ),
+        (
+            {
+                "info": SOUND_FACTS.info | {"connected_slaves": "1"},
+                "config": {
+                    "save": "900 1",
+                    "client-output-buffer-limit": "normal 0 0 0 slave 2000 1000 60 pubsub 1 1 1",
+                },
+                "largest_bytes": 1500,
+            },
+            "replica-buffer",
+            Level.WARNING,
+        ),
     ],
 )
 def test_what_no_server_can_be_made_to_be(change: dict[str, Any], name: str, level: Level) -> None:
@@ -284,7 +385,8 @@ def test_the_page_lists_the_findings() -> None:
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs" / "cli.md").read_text().split("| finding |")[1].split("##")[0]
     listed = {name for row in re.findall(r"^\| (`.*?) \|", page, re.M) for name in words(row)}
-    code = (root / "src/redis_state_sync/cli/checks.py").read_text()
+    files = sorted((root / "src/redis_state_sync/cli").glob("check_*.py"))
+    code = "".join(file.read_text() for file in files)
     made = set(re.findall(r'(?:Level\.\w+|Level\.WARNING),\n\s+"([^"]+)",', code))
     assert listed == made | {"proto-max-bulk-len", "client-query-buffer-limit"}
 

@@ -109,9 +109,18 @@ def test_help_and_version() -> None:
     assert run().returncode != 0
     for command in app.registered_commands:
         assert command.name
+        if command.name == "demo":  # It has its own: see test_demo.py.
+            continue
         text = run(command.name, "--help", COLUMNS="200").stdout
         for option in ("--url", "--json", "--timeout"):
             assert option in text, command.name
+
+
+def test_a_terminal_that_lacks_characters(url: str) -> None:
+    """Where a character can not be shown another one stands for it, and nothing fails."""
+    published(url, 1)
+    done = run("status", "team/run", PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    assert (done.returncode, "no sign of one" in done.stdout) == (0, True), done.stderr
 
 
 def test_json_is_all_there_is_on_stdout(cli: Cli, url: str) -> None:

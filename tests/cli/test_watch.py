@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from redis_state_sync.cli import watch as module
-from tests.cli.conftest import WAIT, Cli, learner, published, state
+from tests.cli.conftest import WAIT, Cli, fetched, learner, published, state
 from tests.cli.test_doctor import server
 
 
@@ -70,16 +71,44 @@ def test_an_outage(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_for_people(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """On a terminal one panel is drawn again and again; elsewhere one follows the other."""
+    """On a terminal one panel is drawn over and over, and left; elsewhere one follows the other."""
     (version,) = published(url, 1)
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm-256color")
     shown = cli("watch", "team/run", "--count", 2).stdout
-    assert shown.count(str(version)) == (3 if terminal else 2)  # At the end once more.
+    plain = re.sub(r"\x1b\[[?\d;]*[a-zA-Z]", "", shown)
+    assert plain.count(str(version)) == (3 if terminal else 2)  # At the end once more.
     assert ("\x1b[" in shown) == terminal
+    assert ("╭" in shown) == terminal
     for text in ("team/run", "no sign of one", "0.0 versions/s", "rl_module/p"):
-        assert text in shown
+        assert text in plain
+
+
+def test_nothing_is_erased(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look is drawn over the one before it: nothing is blank in between, so nothing flickers."""
+    published(url, 1)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shown = cli("watch", "team/run", "--count", 3).stdout
+    assert shown.count("\x1b[H") >= 3  # To the upper left corner, each time.
+    for erasing in ("\x1b[2J", "\x1b[2K", "\x1b[K", "\x1b[J"):
+        assert erasing not in shown
+
+
+def test_without_colours(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NO_COLOR there are none, and how readers are can be told all the same."""
+    with learner(url, history=1) as publisher:
+        for number, name in enumerate(("stale", "quick")):
+            publisher.publish(state(number)).wait(WAIT)
+            fetched(url, name=name)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+        shown = cli("watch", "team/run", "--count", 1).stdout
+    assert not re.search(r"\x1b\[(?:\d+;)*(?:3[0-7]|38|9[0-7])\b", shown)
+    assert re.search(r"stale.* 1 ", shown)
+    assert re.search(r"quick.*current", shown)
 
 
 def test_ended_by_hand(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

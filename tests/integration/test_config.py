@@ -222,3 +222,54 @@ def test_settings_are_plain_in_json() -> None:
     config = with_redis_state(PPOConfig().environment("CartPole-v1"), URL)
     text = json.dumps(config.to_dict(), default=str)
     assert "redis://store.example:6379/0" in text
+
+
+def follower(config_class: Any = APPOConfig, **settings: Any) -> Any:
+    settings = {"namespace": "n", "role": "follower", **settings}
+    config = config_class().environment("CartPole-v1").learners(num_learners=2)
+    config.learners(num_gpus_per_learner=1, num_aggregator_actors_per_learner=1)
+    return with_redis_state(config, URL, **settings)
+
+
+def test_a_follower_starts_no_learner_actors() -> None:
+    """A training job's config made a follower's asks for no learner actor, and for no GPU."""
+    config = follower()
+    for made in (config, PPOConfig.from_dict(follower(PPOConfig).to_dict())):
+        assert (made.num_learners, made.num_gpus_per_learner) == (0, 0)
+        assert made.num_aggregator_actors_per_learner == 0
+        assert made.redis_state_settings.follows
+    assert with_redis_state(PPOConfig().learners(num_learners=2), URL).num_learners == 2
+
+
+@pytest.mark.parametrize("travel", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+def test_the_role_travels(travel: Any) -> None:
+    """Copied or pickled, a follower's config stays one, with the seconds that it waits."""
+    config = travel(follower(first_version_timeout_s=7.0))
+    assert config.redis_state_settings.role == "follower"
+    assert config.redis_state_settings.first_version_timeout_s == 7.0
+
+
+def test_a_follower_may_refresh_in_flight_with_any_algorithm() -> None:
+    """Nobody trains on what a follower samples, so weights may change within a sample()."""
+    assert follower(PPOConfig, refresh="steps").redis_state_settings.in_flight
+
+
+def test_a_follower_of_an_embedded_server() -> None:
+    """A server without an address can not be followed from elsewhere: the error says what can."""
+    config = PPOConfig().environment("CartPole-v1")
+    with pytest.raises(SettingsError, match=r"embedded://10.0.0.5:6390"):
+        with_redis_state(config, "embedded://", namespace="n", role="follower")
+    assert not isinstance(config, RedisStateConfigMixin)
+    with_redis_state(config, "embedded://10.0.0.5:6390", namespace="n", role="follower")
+
+
+def test_a_follower_evaluates_for_so_long() -> None:
+    """An evaluation as long as a training iteration has no end where nobody trains: refused."""
+    config = PPOConfig().evaluation(
+        evaluation_num_env_runners=1,
+        evaluation_interval=1,
+        evaluation_duration="auto",
+        evaluation_parallel_to_training=True,
+    )
+    with pytest.raises(SettingsError, match="give a number of episodes"):
+        with_redis_state(config, URL, namespace="n", role="follower")

@@ -440,6 +440,17 @@ def test_a_dropped_subscriber_ends_its_thread(store: ScriptedStore) -> None:
             assert there() is None
 
 
+def test_a_block_within_another(store: ScriptedStore) -> None:
+    """Prefetching goes on until the outer one of two blocks ends."""
+    subscriber = looking(store).subscriber
+    with subscriber.prefetching():
+        with subscriber.prefetching():
+            pass
+        assert subscriber._prefetcher.is_on
+    assert not subscriber._prefetcher.is_on
+    subscriber.close()
+
+
 def test_no_thread_to_be_had(
     store: ScriptedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,6 +88,12 @@ def test_huge_ints_are_seconds() -> None:
         ({"fallback_to_push": 1}, "fallback_to_push"),
         ({"mode": "fast"}, "mode"),
         ({"mode": []}, "mode"),
+        ({"role": "reader"}, "role must be 'learner' or 'follower'"),
+        ({"role": None}, "role must be"),
+        ({"role": "follower"}, "what to follow: pass namespace"),
+        ({"role": "follower", "namespace": "n", "resume": True}, "resume is for a learner"),
+        ({"resume": 1}, "resume must be True or False"),
+        ({"first_version_timeout_s": 0}, "first_version_timeout_s"),
     ],
 )
 def test_refuses(change: dict[str, Any], says: str) -> None:
@@ -121,6 +127,12 @@ def test_unknown_names() -> None:
         Settings.create(histroy=3)
     with pytest.raises(SettingsError, match="unknown setting 'nope'"):
         Settings().replace(nope=3)
+
+
+def test_roles() -> None:
+    """A config is of a learner unless it is told to follow."""
+    assert not Settings().follows
+    assert Settings(role="follower", namespace="n").follows
 
 
 def test_replace_checks() -> None:

@@ -8,6 +8,7 @@ import typer
 
 from redis_state_sync import __version__
 from redis_state_sync.cli.clear import clear
+from redis_state_sync.cli.demo import SETTINGS, demo
 from redis_state_sync.cli.diff import diff
 from redis_state_sync.cli.doctor import doctor
 from redis_state_sync.cli.export import export
@@ -56,4 +57,5 @@ app.command("export")(export)
 app.command("import")(import_file)
 app.command("clear")(clear)
 app.command("watch")(watch)
+app.command("demo", context_settings=SETTINGS)(demo)
 app.command("exporter")(exporter)

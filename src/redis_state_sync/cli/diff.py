@@ -61,7 +61,7 @@ def diff(
             for path, change in changes[name].items():
                 if change.arrays:
                     table.add_row(f"  {path}", "", *_cells(change))
-    console.print(table)
+    output.print_table(table, console, spare=("arrays", "largest", "norm", "other changes"))
 
 
 def _kind(name: str, old: Snapshot, new: Snapshot) -> str:

@@ -10,10 +10,11 @@ import typer
 from rich.text import Text
 
 from redis_state_sync.backends import resolve_endpoint
-from redis_state_sync.cli import output
-from redis_state_sync.cli.checks import CHECKS, Finding, Level, examine
+from redis_state_sync.cli import completion, output
+from redis_state_sync.cli.checks import CHECKS, examine
 from redis_state_sync.cli.exit_codes import ExitCode
 from redis_state_sync.cli.facts import Facts, gather
+from redis_state_sync.cli.findings import Finding, Level
 from redis_state_sync.cli.options import TIMEOUT_S, AsJson, Timeout, Url
 from redis_state_sync.cli.session import opened, settings_of
 from redis_state_sync.credentials import EnvironmentCredentials
@@ -34,7 +35,11 @@ class Role(str, Enum):
 def doctor(
     namespace: Annotated[
         str | None,
-        typer.Argument(metavar="[NS]", help="Look at this namespace alone, and try rights there."),
+        typer.Argument(
+            metavar="[NS]",
+            help="Look at this namespace alone, and try rights there.",
+            autocompletion=completion.namespaces,
+        ),
     ] = None,
     role: Annotated[Role, typer.Option(help="Whose rights the user must have.")] = Role.RUNNER,
     url: Url = None,

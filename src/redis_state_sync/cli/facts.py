@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis_state_sync.cli.rights import PROBE, refused_to
 from redis_state_sync.endpoint import Endpoint
 from redis_state_sync.errors import StorePermissionError
 from redis_state_sync.history import History
 from redis_state_sync.keys import Keys
 from redis_state_sync.redis_store import RedisStore
 
-# Where rights are tried if no namespace is given.
-PROBE = "redis-state-sync.doctor"
 _PINGS = 50
 _BETWEEN_S = 0.002
 _PARAMETERS = (
@@ -27,6 +26,7 @@ _PARAMETERS = (
     "proto-max-bulk-len",
     "protected-mode",
     "save",
+    "tcp-keepalive",
     "timeout",
 )
 
@@ -44,8 +44,11 @@ class Facts:
         latencies_s: Seconds that each of some PINGs took, sorted.
         clock_ahead_s: Seconds that the server's clock is ahead of ours.
         denied: The commands that the user may not run of those that its role needs.
+        unknown: Of the same, those that the server does not know.
+        open_to_all: Whether the user that nobody has to log in as may do everything.
         wanted_bytes: What the namespaces take when their learners publish as before: of each the
             newest state, times the number of versions and one more, and what is pinned.
+        largest_bytes: What the largest state takes.
         pins: How many there are.
         counted: Whether the namespaces could be counted at all.
         role: What the user is to be.
@@ -59,7 +62,10 @@ class Facts:
     latencies_s: Sequence[float] = ()
     clock_ahead_s: float = 0.0
     denied: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    open_to_all: bool = False
     wanted_bytes: int = 0
+    largest_bytes: int = 0
     pins: int = 0
     counted: bool = True
     role: str = "runner"
@@ -70,6 +76,12 @@ class Facts:
         return self.endpoint.scheme == "unix" or all(
             host == "localhost" or _is_loopback(host) for host, _ in self.endpoint.hosts
         )
+
+    @property
+    def writes_to_disk(self) -> bool:
+        """Whether what is stored outlives a restart, as far as that is known."""
+        saves = (self.config or {}).get("save", "?") != ""
+        return saves or self.info.get("aof_enabled") == "1"
 
     def number(self, name: str, default: int = 0) -> int:
         """A number of INFO."""
@@ -97,72 +109,27 @@ def gather(
         StoreError: If the server can not be reached. What it refuses is no error.
     """
     info = _info(_first(store, ("INFO",), timeout))
-    wanted, pins, counted = _needs(store, namespace, timeout)
+    needs = _needs(store, namespace, timeout)
     latencies, ahead = _times(store, timeout)
     user = _first(store, ("ACL", "WHOAMI"), timeout)
+    refused = refused_to(store, role, Keys(namespace or PROBE), timeout)
     return Facts(
         endpoint,
         with_password,
         info,
         _config(store, timeout),
         user.decode("utf-8", "replace") if isinstance(user, bytes) else None,
-        latencies,
-        ahead,
-        denied_to(store, role, Keys(namespace or PROBE), timeout),
-        wanted,
-        pins,
-        counted,
-        role,
+        latencies_s=latencies,
+        clock_ahead_s=ahead,
+        denied=[n for n, error in refused.items() if isinstance(error, StorePermissionError)],
+        unknown=[n for n, error in refused.items() if "unknown command" in str(error)],
+        open_to_all=_lets_everybody_in(_first(store, ("ACL", "GETUSER", "default"), timeout)),
+        wanted_bytes=needs.bytes,
+        largest_bytes=needs.largest,
+        pins=needs.pins,
+        counted=needs.counted,
+        role=role,
     )
-
-
-def denied_to(store: RedisStore, role: str, keys: Keys, timeout: float) -> list[str]:
-    """The commands that the user may not run of those that a role needs.
-
-    Each is tried in a way that changes nothing: on keys that are not there, or with a version that
-    can not be stored.
-    """
-    blob = keys.blob("0" * 32)
-    reading = [
-        ("XREVRANGE", keys.versions, "+", "-", "COUNT", 1),
-        ("GET", blob),
-        ("TIME",),
-    ]
-    writing = [
-        ("XADD", keys.versions, "0-0", "manifest", ""),
-        ("XDEL", keys.versions, "0-0"),
-        ("SET", blob, "", "XX"),
-        ("EXPIRE", blob, 1),
-        ("PERSIST", blob),
-        ("EXISTS", blob),
-        ("UNLINK", blob),
-        ("PTTL", keys.versions),
-        ("HGET", keys.readers, "!doctor"),
-        ("HDEL", keys.readers, "!doctor"),
-        ("HGETALL", keys.pins),
-    ]
-    operating = [
-        ("SCAN", "0", "COUNT", 1),
-        ("INFO", "server"),
-        ("HGETALL", keys.readers),
-        ("HGET", keys.pinned, "0-0"),
-        ("HDEL", keys.pins, "!doctor"),
-        ("PERSIST", blob),
-        ("EXPIRE", blob, 1),
-        ("PTTL", keys.versions),
-        ("UNLINK", blob),
-    ]
-    commands = {
-        "runner": reading,
-        "learner": reading + writing,
-        "operator": reading + operating,
-    }[role]
-    replies = store.ask(commands, timeout=timeout)
-    return [
-        str(command[0])
-        for command, reply in zip(commands, replies, strict=True)
-        if isinstance(reply, StorePermissionError)
-    ]
 
 
 def _first(store: RedisStore, command: tuple[Any, ...], timeout: float) -> Any:
@@ -196,24 +163,45 @@ def _times(store: RedisStore, timeout: float) -> tuple[list[float], float]:
         latencies.append(time.perf_counter() - started)
         time.sleep(_BETWEEN_S)
     before = time.time()
-    server = store.time_ms(timeout=timeout) / 1000
-    return sorted(latencies), server - (before + time.time()) / 2
+    match _first(store, ("TIME",), timeout):
+        case [seconds, microseconds]:
+            server = int(seconds) + int(microseconds) / 1_000_000
+            return sorted(latencies), server - (before + time.time()) / 2
+    return sorted(latencies), 0.0  # It may not be asked, which is found elsewhere.
 
 
-def _needs(store: RedisStore, namespace: str | None, timeout: float) -> tuple[int, int, bool]:
+def _lets_everybody_in(reply: Any) -> bool:
+    """Whether ACL GETUSER default says so. Who may not ask, or can not, is told no."""
+    if isinstance(reply, list):
+        reply = dict(zip(reply[::2], reply[1::2], strict=False))
+    if not isinstance(reply, dict):
+        return False
+    flags, commands = set(reply.get(b"flags", ())), bytes(reply.get(b"commands", b""))
+    return {b"on", b"nopass"} <= flags and b"+@all" in commands.split()
+
+
+@dataclass(slots=True)
+class _Needs:
+    bytes: int = 0
+    largest: int = 0
+    pins: int = 0
+    counted: bool = True
+
+
+def _needs(store: RedisStore, namespace: str | None, timeout: float) -> _Needs:
+    found = _Needs()
     try:
-        names = [namespace] if namespace else store.namespaces(timeout=timeout)
-        wanted = pins = 0
-        for name in names:
+        for name in [namespace] if namespace else store.namespaces(timeout=timeout):
             history = History(store, name, timeout_s=timeout)
             versions = history.versions()
             sizes = [v.manifest.size for v in versions if v.manifest is not None and not v.pins]
-            wanted += max(sizes, default=0) * (len(sizes) + 1)
-            wanted += sum(v.manifest.size for v in versions if v.manifest and v.pins)
-            pins += len(history.pins())
+            found.bytes += max(sizes, default=0) * (len(sizes) + 1)
+            found.bytes += sum(v.manifest.size for v in versions if v.manifest and v.pins)
+            found.largest = max([found.largest, *sizes])
+            found.pins += len(history.pins())
     except StorePermissionError:
-        return 0, 0, False
-    return wanted, pins, True
+        return _Needs(counted=False)
+    return found
 
 
 def _is_loopback(host: str) -> bool:

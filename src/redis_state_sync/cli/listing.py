@@ -41,4 +41,5 @@ def list_namespaces(url: Url = None, timeout: Timeout = TIMEOUT_S, as_json: AsJs
             str(len(each.readers)),
             f"{manifest.writer.host}/{manifest.writer.pid}" if manifest else "-",
         )
-    output.console().print(table)
+    spare = ("writer", "pins", "readers", "versions", "size")
+    output.print_table(table, output.console(), spare=spare)

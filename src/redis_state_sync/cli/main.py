@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib.util import find_spec
 
@@ -15,6 +16,10 @@ def run() -> None:
     if any(argument.partition("=")[0] == "--password" for argument in sys.argv[1:]):
         # Neither taken nor shown: it is in the shell's history by now.
         _end(f"a password on the command line can be read by every process of this host: {REMEDY}")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that lacks a character is no reason to show nothing.
+            stream.reconfigure(errors="replace")
     from redis_state_sync.cli.app import app
 
     app(prog_name="redis-state-sync")

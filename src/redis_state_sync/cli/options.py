@@ -6,9 +6,19 @@ from typing import Annotated
 
 import typer
 
-Namespace = Annotated[str, typer.Argument(metavar="NS", help="The namespace.")]
+from redis_state_sync.cli import completion
+
+Namespace = Annotated[
+    str,
+    typer.Argument(metavar="NS", help="The namespace.", autocompletion=completion.namespaces),
+]
 Which = Annotated[
-    str, typer.Argument(metavar="VERSION", help="A version, a pin's name, or 'newest'.")
+    str,
+    typer.Argument(
+        metavar="VERSION",
+        help="A version, a pin's name, or 'newest'.",
+        autocompletion=completion.which,
+    ),
 ]
 Url = Annotated[
     str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any
 
 from redis_state_sync.errors import CodecError, UnknownVersionError
@@ -10,6 +11,20 @@ from redis_state_sync.history import History, StoredVersion
 from redis_state_sync.manifest import Writer
 from redis_state_sync.reader_notes import read_note
 from redis_state_sync.version import Version
+
+# Most samples take less: a reader that is behind, and fetched nothing for longer, is likely gone.
+_SILENT_S = 300.0
+
+
+class Standing(str, Enum):
+    """How a reader is."""
+
+    STALE = "stale"
+    """It has what is not kept any more, or another learner's."""
+    BEHIND = "behind"
+    CURRENT = "current"
+    SILENT = "silent"
+    """Behind, and fetched nothing for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +36,14 @@ class Reader:
         version: What it fetched last.
         lag: How many versions it is behind; None: it holds one of another learner.
         age_s: Seconds since it fetched, by its clock and the server's.
+        standing: What that means.
     """
 
     name: str
     version: Version
     lag: int | None
     age_s: float
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +56,7 @@ class Overview:
         claimed_by: Who took over, if nothing was published since.
         versions: The states, newest first.
         pins: Pin name -> version.
-        readers: Those that left a note, the last that was heard of first.
+        readers: Those that left a note, the stalest first, and those that are silent last.
         now_ms: The server's clock, in ms since 1970.
         expires_in_s: Seconds until all but the pinned versions expire, unless a learner refreshes.
     """
@@ -119,20 +136,21 @@ def look_at(history: History) -> Overview:
         except CodecError:
             pass  # Who it was can not be told; that somebody did, the generation shows.
     now_ms = store.time_ms(timeout=timeout)
-    newest = versions[0].version if versions else None
     return Overview(
         keys.namespace,
         top[0].version.generation if top else None,
         claimed_by,
         versions,
         pins,
-        _readers(store.readers(keys, timeout=timeout), newest, now_ms),
+        _readers(store.readers(keys, timeout=timeout), versions, now_ms),
         now_ms,
         store.expires_in(keys, timeout=timeout),
     )
 
 
-def _readers(notes: dict[str, str], newest: Version | None, now_ms: int) -> list[Reader]:
+def _readers(notes: dict[str, str], versions: list[StoredVersion], now_ms: int) -> list[Reader]:
+    newest = versions[0].version if versions else None
+    kept = {stored.version for stored in versions if not stored.pins}
     readers = []
     for name, note in notes.items():
         found = read_note(note)
@@ -140,5 +158,27 @@ def _readers(notes: dict[str, str], newest: Version | None, now_ms: int) -> list
             version, time_ms = found
             same = newest is not None and version.generation == newest.generation
             lag = max(0, newest.number - version.number) if newest and same else None
-            readers.append(Reader(name, version, lag, (now_ms - time_ms) / 1000))
-    return sorted(readers, key=lambda reader: (reader.age_s, reader.name))
+            age_s = (now_ms - time_ms) / 1000
+            standing = standing_of(lag, age_s, is_kept=version in kept)
+            readers.append(Reader(name, version, lag, age_s, standing))
+    return sorted(readers, key=_stalest_first)
+
+
+def standing_of(lag: int | None, age_s: float, *, is_kept: bool) -> Standing:
+    """How a reader is.
+
+    Args:
+        lag: How many versions it is behind; None: it holds one of another learner.
+        age_s: Seconds since it fetched.
+        is_kept: Whether what it holds is one of the newest versions, those that are there unpinned.
+    """
+    if lag == 0:
+        return Standing.CURRENT
+    if age_s > _SILENT_S:
+        return Standing.SILENT
+    return Standing.BEHIND if is_kept and lag is not None else Standing.STALE
+
+
+def _stalest_first(reader: Reader) -> tuple[bool, float, float, str]:
+    lag = float("inf") if reader.lag is None else reader.lag
+    return reader.standing is Standing.SILENT, -lag, -reader.age_s, reader.name

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from redis_state_sync.cli import output
+from redis_state_sync.cli import completion, output
 from redis_state_sync.cli.options import TIMEOUT_S, AsJson, Namespace, Timeout, Url, Which
 from redis_state_sync.cli.session import history
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The pin's name.", autocompletion=completion.pins)
+]
 
 
 def pin(

@@ -20,7 +20,8 @@ def versions(
         shown = [version_as_json(found, stored) for stored in found.versions]
         output.print_json({"namespace": namespace, "versions": shown})
     else:
-        output.console().print(table_of(found))
+        spare = ("writer", "weights_seq_no", "size")
+        output.print_table(table_of(found), output.console(), spare=spare)
 
 
 def table_of(found: Overview) -> Table:

@@ -1,7 +1,7 @@
 """RLlib through Redis: the only part of the package that knows Ray.
 
 Read in this order: config -> config_mixin -> hooks -> learner_sync -> group_hooks, then
-env_runners -> apply.
+env_runners -> apply; for followers follower_sync -> following.
 """
 
 from redis_state_sync.rllib.config import (

@@ -66,7 +66,7 @@ def _put(
 ) -> None:
     before = {
         name: copy.deepcopy(pipeline.get_state())
-        for name, pipeline in _pipelines(runner).items()
+        for name, pipeline in pipelines(runner).items()
         if name in state
     }
     seq_no, steps = runner._weights_seq_no, runner.num_env_steps_sampled_lifetime
@@ -87,7 +87,8 @@ def _put(
     runner._weights_seq_no = snapshot.weights_seq_no or 0
 
 
-def _pipelines(runner: Any) -> dict[str, Any]:
+def pipelines(runner: Any) -> dict[str, Any]:
+    """An EnvRunner's connector pipelines, by component."""
     return {
         COMPONENT_ENV_TO_MODULE_CONNECTOR: runner._env_to_module,
         COMPONENT_MODULE_TO_ENV_CONNECTOR: runner._module_to_env,
@@ -96,6 +97,6 @@ def _pipelines(runner: Any) -> dict[str, Any]:
 
 def _restore(runner: Any, connectors: Mapping[str, Any], modules: Mapping[str, Any]) -> None:
     for name, state in connectors.items():
-        _pipelines(runner)[name].set_state(state)
+        pipelines(runner)[name].set_state(state)
     for module_id, state in modules.items():
         live_modules(runner)[module_id].set_state(state)

@@ -20,6 +20,7 @@ from redis_state_sync.rllib.env_runners import (
 )
 from redis_state_sync.rllib.hooks import on_algorithm_init, on_train_result
 from redis_state_sync.rllib.identity import in_background
+from redis_state_sync.rllib.stores import check_followable
 from redis_state_sync.settings import Settings
 
 logger = logging.getLogger("redis_state_sync")
@@ -35,7 +36,9 @@ def attach(config: Any, settings: Settings) -> None:
             "redis_state needs RLlib's new API stack: call config.api_stack("
             "enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)"
         )
-    if settings.in_flight and not in_background(settings, config):
+    if settings.follows:
+        _check_follower(config, settings)
+    if settings.in_flight and not settings.follows and not in_background(settings, config):
         raise SettingsError(
             f"refresh={settings.refresh!r} changes weights within a sample(), and a synchronous "
             f"algorithm ({type(config).__name__}) expects each sample to be of one policy: leave "
@@ -55,6 +58,20 @@ def attach(config: Any, settings: Settings) -> None:
         hooks = force_list(getattr(config, attribute))
         if hook not in hooks:
             setattr(config, attribute, [hook, *hooks])
+    if settings.follows:
+        # RLlib builds a learner in any case. One that never learns needs no actors and no GPU.
+        config.num_learners = config.num_gpus_per_learner = 0
+        config.num_aggregator_actors_per_learner = 0
+
+
+def _check_follower(config: Any, settings: Settings) -> None:
+    if settings.url is not None:
+        check_followable(settings)
+    if config.evaluation_duration == "auto":
+        raise SettingsError(
+            "evaluation_duration='auto' is as long as an iteration of training, and a follower "
+            "does not train: give a number of episodes or timesteps"
+        )
 
 
 def check_algorithm_config(config: object) -> None:

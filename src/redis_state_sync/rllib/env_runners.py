@@ -17,6 +17,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from redis_state_sync.errors import SettingsError
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.rllib.apply import apply_snapshot, apply_weights
+from redis_state_sync.rllib.following import Following
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.metrics import EnvRunnerMetrics
 from redis_state_sync.rllib.ray_metrics import RayMetrics
@@ -62,7 +63,8 @@ class RedisEnvRunnerMixin(_EnvRunner):
         config.env_runners(env_runner_cls=MyEnvRunner)
 
     A remote EnvRunner builds its client from the config alone, so Ray can restart it. The local
-    one lives in the learner's process and is handed newer weights there.
+    one lives in the learner's process and is handed newer weights there. A follower has no learner
+    (see `Following`): all its EnvRunners are readers.
 
     Raises:
         SettingsError: If the config has no `redis_state_settings`.
@@ -76,12 +78,18 @@ class RedisEnvRunnerMixin(_EnvRunner):
             )
         # Ray calls set_state only after construction, but a subclass may call it earlier.
         self._redis_state_subscriber: StateSubscriber | None = None
+        self._redis_state_following: Following | None = None
         self._redis_state_local_feed: Callable[[], None] | None = None
         self._redis_state_points: RefreshPoints | None = None
         self._redis_state_prefetches = False
         super().__init__(config=config, **kwargs)
-        if self.worker_index:
-            self._redis_state_subscriber = self._make_subscriber(settings, kwargs.get("log_dir"))
+        if self.worker_index or settings.follows:
+            subscriber = self._make_subscriber(settings, kwargs.get("log_dir"))
+            self._redis_state_subscriber = subscriber
+            if settings.follows:
+                self._redis_state_following = Following(
+                    self, super().set_state, subscriber, settings.first_version_timeout_s
+                )
             if not config.in_evaluation:  # What is evaluated is one whole version.
                 self._redis_state_prefetches = settings.prefetches
                 self._redis_state_points = RefreshPoints(settings) if settings.in_flight else None
@@ -90,12 +98,13 @@ class RedisEnvRunnerMixin(_EnvRunner):
     def _make_subscriber(self, settings: Settings, log_dir: Any) -> StateSubscriber:
         writer_id = writer_id_of(log_dir)
         role = "eval_env_runner" if self.config.in_evaluation else "env_runner"
+        role = f"follower_{role}" if settings.follows else role
         namespace = namespace_of(settings, log_dir)
         return StateSubscriber(
             open_rllib_store(settings, writer_id),
             namespace,
-            writer=writer_id,
-            name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index}",
+            writer=None if settings.follows else writer_id,
+            name=f"{socket.gethostname()}:{os.getpid()}:{role}_{self.worker_index or 0}",
             poll_timeout_s=settings.poll_timeout_s,
             first_timeout_s=settings.connect_timeout_s,
             transfer_timeout_s=settings.transfer_timeout_s,
@@ -103,7 +112,8 @@ class RedisEnvRunnerMixin(_EnvRunner):
             node_cache_bytes=settings.node_cache_bytes,
             stall_timeout_s=settings.stall_timeout_s,
             # What evaluates must act with what was published just before.
-            tracking=in_background(settings, self.config) and not self.config.in_evaluation,
+            tracking=(settings.follows or in_background(settings, self.config))
+            and not self.config.in_evaluation,
             ttl_s=settings.ttl_s,
             max_staleness_s=settings.max_staleness_s,
             max_staleness_versions=settings.max_staleness_versions,
@@ -119,7 +129,10 @@ class RedisEnvRunnerMixin(_EnvRunner):
 
     @property
     def redis_state_version(self) -> Version | None:
-        """The version that this EnvRunner acts with; None before the first, and for a local one."""
+        """The version that this EnvRunner acts with; None before the first.
+
+        None for a learner's local one, too.
+        """
         subscriber = self._redis_state_subscriber
         return subscriber.held if subscriber is not None else None
 
@@ -128,9 +141,13 @@ class RedisEnvRunnerMixin(_EnvRunner):
 
         Raises:
             StaleStateError: If the version held is staler than the settings allow.
+            FirstVersionError: If a follower's EnvRunner has no version, and none came in time.
+            ApplyError: If it has none, and the newest does not fit.
         """
         self.refresh_redis_state(limits=True)
         subscriber = self._redis_state_subscriber
+        if self._redis_state_following is not None:
+            self._redis_state_following.acts()
         with contextlib.ExitStack() as stack:
             if subscriber is not None and self._redis_state_prefetches:
                 stack.enter_context(subscriber.prefetching())
@@ -152,6 +169,8 @@ class RedisEnvRunnerMixin(_EnvRunner):
             points.refresh(self._refresh_in_flight)
 
     def _refresh_in_flight(self) -> bool:
+        if self._redis_state_following is not None:
+            return self._redis_state_following.refresh_in_flight()
         subscriber = self._redis_state_subscriber
         if subscriber is None:  # A subclass that steps its envs while it is being made.
             return False
@@ -173,8 +192,12 @@ class RedisEnvRunnerMixin(_EnvRunner):
 
         Raises:
             StaleStateError: If the version held is staler than the settings allow.
+            FirstVersionError: As `sample()`.
+            ApplyError: As `sample()`.
         """
-        if self._redis_state_subscriber is not None:
+        if self._redis_state_following is not None:
+            self._redis_state_following.refresh(limits=limits)
+        elif self._redis_state_subscriber is not None:
             super_set_state = super().set_state
             self._redis_state_subscriber.refresh(
                 lambda snapshot: apply_snapshot(self, super_set_state, snapshot), limits=limits
@@ -183,7 +206,12 @@ class RedisEnvRunnerMixin(_EnvRunner):
             self._redis_state_local_feed()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """As RLlib's. A state from outside means that the next `sample()` fetches again."""
+        """As RLlib's. A state from outside means that the next `sample()` fetches again.
+
+        A follower's EnvRunner drops it: what RLlib has to give there are random weights.
+        """
+        if self._redis_state_following is not None:
+            return
         state = dict(state)
         pushed = state.pop(PUSHED_VERSION, None)
         if pushed is not None:

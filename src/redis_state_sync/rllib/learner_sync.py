@@ -17,11 +17,13 @@ from ray.rllib.utils.metrics import (
 )
 
 from redis_state_sync import components as names
-from redis_state_sync.errors import PublishTimeoutError, SettingsError, StoreError
+from redis_state_sync.errors import PublishTimeoutError, StoreError
 from redis_state_sync.events import Pushed, notify
 from redis_state_sync.keyring import find_keyring
 from redis_state_sync.publisher import StatePublisher
-from redis_state_sync.rllib.env_runners import PUSHED_VERSION, follows
+from redis_state_sync.rllib import resuming
+from redis_state_sync.rllib.env_runner_groups import groups_of, runner_nodes
+from redis_state_sync.rllib.env_runners import PUSHED_VERSION
 from redis_state_sync.rllib.group_hooks import GroupHooks
 from redis_state_sync.rllib.identity import in_background, namespace_of, writer_id_of
 from redis_state_sync.rllib.learner_hooks import account_for_staleness
@@ -37,6 +39,7 @@ from redis_state_sync.rllib.states import (
 )
 from redis_state_sync.rllib.stores import check_reach, open_rllib_store, start_embedded
 from redis_state_sync.settings import Settings
+from redis_state_sync.store import Store
 from redis_state_sync.version import Version
 
 logger = logging.getLogger("redis_state_sync")
@@ -60,6 +63,7 @@ class LearnerSync:
     Raises:
         SettingsError: If the store can not work for this Algorithm.
         StoreError: If the store can not be reached, or refuses.
+        ApplyError: If it is to `resume`, and what is published does not fit.
         EncodeError: If a connector's or module's state can not be published.
     """
 
@@ -74,17 +78,18 @@ class LearnerSync:
         self._latest: dict[str, Any] = {}
         self._latest_seq_no: int | None = None
         self.num_pushes = 0
-        groups = [g for g in (algorithm.env_runner_group, algorithm.eval_env_runner_group) if g]
-        for group in groups:
-            _check_env_runner_class(group.env_runner_cls)
-        check_reach(settings, **_runner_nodes(groups))
+        groups = groups_of(algorithm)
+        check_reach(settings, **runner_nodes(groups))
         writer_id = writer_id_of(algorithm.logdir)
         namespace = namespace_of(settings, algorithm.logdir)
         self._observers = (RayMetrics(namespace, "learner"),)
         self._server = start_embedded(settings, writer_id)
         try:
+            store = open_rllib_store(settings, writer_id)
+            if settings.resume:  # Before the one that is at work is refused in vain.
+                self._check_predecessor(store, namespace)
             self.publisher = StatePublisher(
-                open_rllib_store(settings, writer_id),
+                store,
                 namespace,
                 writer_id=writer_id,
                 history=settings.history,
@@ -98,6 +103,8 @@ class LearnerSync:
             )
             try:
                 self._log_start()
+                if settings.resume:
+                    self._resume()
                 self.deliver(self._initial_state(), lambda _: None)
             except BaseException:
                 self.publisher.close(timeout=0)
@@ -192,6 +199,23 @@ class LearnerSync:
         self.num_pushes += 1
         notify(self._observers, Pushed(version))
         push(ray.put({**state, PUSHED_VERSION: str(version)}))
+
+    def _check_predecessor(self, store: Store, namespace: str) -> None:
+        snapshot = resuming.newest(store, namespace, self._settings)
+        if snapshot is not None:
+            resuming.check(self._algorithm.learner_group, self._connector_states(), snapshot)
+
+    def _resume(self) -> None:
+        """Takes what is published over. Nobody else can publish any more: it is the last."""
+        publisher = self.publisher
+        snapshot = resuming.newest(publisher.store, publisher.keys.namespace, self._settings)
+        if snapshot is None:
+            start_logger.info("nothing to resume from: it begins with weights of its own")
+            return
+        # Another one may have been at work since.
+        resuming.check(self._algorithm.learner_group, self._connector_states(), snapshot)
+        resuming.give(self._algorithm, snapshot)
+        start_logger.info("it goes on from version %s", snapshot.version)
 
     def _initial_state(self) -> dict[str, Any]:
         algorithm = self._algorithm
@@ -305,25 +329,3 @@ def _close(publisher: StatePublisher, server: Any) -> None:
     finally:
         if server is not None:
             server.stop()
-
-
-def _check_env_runner_class(cls: type) -> None:
-    if not follows(cls):
-        raise SettingsError(
-            f"env_runner_cls {cls.__name__} does not follow the published state: declare it as "
-            f"class {cls.__name__}(RedisEnvRunnerMixin, ...), or set it before with_redis_state"
-        )
-
-
-def _runner_nodes(groups: list[Any]) -> dict[str, int]:
-    own = ray.get_runtime_context().get_node_id()
-    nodes: list[str] = []
-    for group in groups:
-        if group.num_remote_env_runners():
-            nodes += group.foreach_env_runner(_node_of, local_env_runner=False)
-    remote = sum(group.num_remote_env_runners() for group in groups)
-    return {"remote_runners": remote, "other_nodes": sum(node != own for node in nodes)}
-
-
-def _node_of(_runner: Any) -> str:
-    return str(ray.get_runtime_context().get_node_id())

@@ -27,7 +27,8 @@ class RayMetrics(Recorder):
 
     Args:
         namespace: Of the learner or reader; a label.
-        role: ``"learner"``, ``"env_runner"`` or ``"eval_env_runner"``; a label.
+        role: ``"learner"``, ``"env_runner"`` or ``"eval_env_runner"``, the latter two with
+            ``"follower_"`` before them in a follower; a label.
         may_be_idle: Whether there may be no events for more than a second: a thread then has Ray
             go on showing what there is. (A learner looks after the store all the time.)
     """

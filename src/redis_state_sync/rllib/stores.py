@@ -44,6 +44,23 @@ def _password(credentials: EnvironmentCredentials) -> str | None:
     return credentials.get_credentials()[-1] if credentials.available() else None
 
 
+def check_followable(settings: Settings) -> None:
+    """Refuses a store that only a learner's own job can reach, for a follower in another one.
+
+    ``memory://`` is let pass: a learner and its follower may share a process, in tests.
+
+    Raises:
+        SettingsError: With what to use instead, or if there is no URL.
+    """
+    endpoint = resolve_endpoint(settings)
+    if endpoint.scheme == "embedded" and not endpoint.hosts:
+        raise SettingsError(
+            "embedded:// is the learner's own server, and a follower needs its address: give both "
+            "jobs one to listen on, as in embedded://10.0.0.5:6390 (the learner's host; it asks "
+            "for a password), or use a server of its own: redis://host:6379/0"
+        )
+
+
 def check_reach(settings: Settings, *, remote_runners: int, other_nodes: int) -> None:
     """Refuses a store that some EnvRunner could not reach.
 

@@ -1,0 +1,1 @@
+"""Writes the parts of docs/ that are made from the code: `make docs`."""
