@@ -21,7 +21,7 @@ from redis_state_sync.prometheus import require_prometheus_client
 def exporter(
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NS]...", help="Look at these namespaces alone. Default: all."),
+        typer.Argument(metavar="NS", help="Look at these namespaces alone. Default: all."),
     ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any that is free.")
