@@ -23,7 +23,7 @@ def exporter(
     namespaces: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NS]...",
+            metavar="NS",
             help="Look at these namespaces alone. Default: all.",
             autocompletion=completion.namespaces,
         ),
