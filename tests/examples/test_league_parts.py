@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from redis_state_sync import CodecError, StoreError, UnknownVersionError
+
 FOLDER = Path(__file__).parents[2] / "examples" / "league"
 
 
@@ -125,3 +127,40 @@ def test_names_of_pins(part: Any) -> None:
     assert names == sorted(names)
     assert league.next_number([]) == 0
     assert league.next_number(["best", "league/00002", "league/00011", "league/old"]) == 12
+
+
+class Pool:
+    """A pool of which some can not be had."""
+
+    def __init__(self, errors: dict[str, Exception], held: tuple[str, ...] = ()) -> None:
+        self._errors = errors
+        self.held = dict.fromkeys(held)
+
+    def names(self) -> list[str]:
+        return NAMES
+
+    def get(self, name: str) -> str:
+        if name in self.held or name not in self._errors:
+            return f"snapshot of {name}"
+        raise self._errors[name]
+
+
+@pytest.mark.parametrize(
+    ("errors", "held", "found"),
+    [
+        ({NAMES[0]: UnknownVersionError("gone"), NAMES[2]: CodecError("damaged")}, (), NAMES[1]),
+        (dict.fromkeys(NAMES, StoreError("away")), (NAMES[2],), NAMES[2]),
+        (dict.fromkeys(NAMES, StoreError("away")), (), None),
+        (dict.fromkeys(NAMES, UnknownVersionError("gone")), (), None),
+    ],
+)
+def test_an_opponent_that_can_not_be_had(
+    part: Any, errors: dict[str, Exception], held: tuple[str, ...], found: str | None
+) -> None:
+    """Where one is gone, damaged or out of reach another one is drawn; none is no error."""
+    league = part("league").League()
+    league._pool = Pool(errors, held)
+    for _ in range(50):
+        name, snapshot = league._opponent()
+        assert name == found
+        assert snapshot == (None if found is None else f"snapshot of {found}")
