@@ -43,6 +43,8 @@ def environment(folder: Path) -> dict[str, str]:
     """
     venv.create(folder / "venv", with_pip=True)
     inside = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    for older in inside.glob("setuptools*"):  # Of the Python's own wheels: it would come first.
+        shutil.rmtree(older)
     (inside / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     path = f"{folder / 'venv' / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     ours = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -81,8 +83,9 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, checkout)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "src", checkout / "src", ignore=ignored)
-    # With the hatchling that the extra `dev` brings: nothing is downloaded.
-    text = script(checkout).replace("pip install ", "pip install --no-build-isolation ")
+    # Nothing is downloaded: all of it, hatchling too, is what the extra `dev` brings.
+    offline = "pip install --no-index --no-build-isolation "
+    text = script(checkout).replace("pip install ", offline)
     port = str(free_port())
     for path in checkout.glob("*.source"):
         path.write_text(path.read_text().replace("6379", port))
