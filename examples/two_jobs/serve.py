@@ -26,7 +26,7 @@ class Observation(BaseModel):
     obs: list[float] = Field(min_length=4, max_length=4)
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 1})
+@serve.deployment(ray_actor_options={"num_cpus": 1}, logging_config={"enable_access_log": False})
 @serve.ingress(api)
 class PolicyServer:
     def __init__(self, namespace):

@@ -33,6 +33,9 @@ class Job:
         assert program == "python"
         inherited = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
         self.command = command
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As in what a shell runs in the background; the scripts would inherit it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             [sys.executable, *arguments, *more],
             cwd=FOLDER,
