@@ -7,7 +7,7 @@
 #     RSS_NODE       its own HOST:PORT, as the others reach it
 #     RSS_FIRST      HOST:PORT of the node that is the primary if no sentinel can be asked
 #     RSS_SENTINELS  HOST:PORT of each sentinel, with spaces between
-#     RSS_WAIT       for how many seconds to go on asking them; 20 if it is not set
+#     RSS_WAIT       for how many seconds to go on asking them; 60 if it is not set
 #     RSS_SECRETS    a folder with the files replica_password and sentinel_client_password
 #     RSS_RUN        a folder in memory, to write a configuration with a password into
 set -eu
@@ -18,7 +18,7 @@ command -v "$server" >/dev/null || server=redis-server
 
 # When everything was down, sentinels still know who was the primary last. A node that did not wait
 # for them could make an older state the only one.
-primary='' tries=${RSS_WAIT:-20}
+primary='' tries=${RSS_WAIT:-60}
 while [ -z "$primary" ]; do
     # shellcheck disable=SC2086 # one word for each sentinel
     primary=$("$here/find-primary.sh" state "$RSS_SECRETS/sentinel_client_password" \

@@ -42,6 +42,7 @@ def make_config(url, namespace, *, runners=2, hidden=64):
         .callbacks(League)
         .training(lr=0.003, train_batch_size_per_learner=500, entropy_coeff=0.005)
         .learners(num_learners=0)
+        .reporting(min_time_s_per_iteration=2)
     )
     return with_redis_state(config, url, namespace=namespace)
 

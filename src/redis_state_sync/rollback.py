@@ -71,8 +71,8 @@ def check_no_learner(history: History, *, watch_s: float = WATCH_S) -> None:
     if sign is not None:
         raise LearnerAliveError(
             f"a learner is at work in namespace {history.keys.namespace!r} at "
-            f"{history.store.describe()}: {sign}. It would be refused from now on, and stop; ask "
-            "to take over if that is meant"
+            f"{history.store.describe()}: {sign}. It would be refused from now on, and stop; if "
+            "that is meant: take_over=True, or --take-over"
         )
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.server import DEPLOY, missing
@@ -16,6 +17,9 @@ from tests.deploy.server import DEPLOY, missing
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = sorted(path.parent.name for path in FOLDER.glob("*/kustomization.yaml"))
 Object = dict[str, Any]
+every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
+# What the servers' policies ask of a pod.
+CLIENT = {"redis-state-sync/client": "true"}
 # What the user makes: key -> which of our scripts makes it, or who else.
 SECRETS = {
     "redis-state-sync": {
@@ -112,3 +116,23 @@ def volume_keys(overlay: str, volume: Object) -> set[str]:
         return keys
     assert {item["key"] for item in items} <= keys, (volume["name"], items)
     return {item["path"] for item in items}
+
+
+def ports_of(workload: Object) -> dict[str, int]:
+    """The named ports of its containers."""
+    return {
+        port["name"]: port["containerPort"]
+        for container in containers(workload)
+        for port in container.get("ports", [])
+    }
+
+
+def words_of(container: Object) -> list[str]:
+    """All words of its command, arguments, variables and probes."""
+    probes = [container.get(f"{name}Probe", {}) for name in ("startup", "readiness", "liveness")]
+    return [
+        *(container.get("command", [])),
+        *(container.get("args", [])),
+        *(variable.get("value", "") for variable in container.get("env", [])),
+        *(word for probe in probes for word in probe.get("exec", {}).get("command", [])),
+    ]

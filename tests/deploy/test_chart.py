@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.contract.servers import free_port
 from tests.deploy.kubernetes import SECRETS, named, pod_of
@@ -159,7 +161,7 @@ def test_users_are_those_of_the_template(server: tuple[int, redis.Redis], tmp_pa
     assert "nopass" not in default["flags"]
     assert default["passwords"] == []
     with pytest.raises(redis.AuthenticationError):
-        redis.Redis(port=port).ping()
+        redis.Redis(port=port, retry=Retry(NoBackoff(), 0)).ping()
 
 
 def split(line: str) -> list[str]:

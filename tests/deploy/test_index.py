@@ -16,7 +16,7 @@ ROOT = DEPLOY.parent
 FILES = sorted(path.relative_to(DEPLOY) for path in files() if DEPLOY in path.parents)
 # Files that tests find by looking for all of their kind: pattern -> the test that does.
 FOUND = {
-    "**/*.md": ("tests/docs/test_docs.py", 'glob("deploy/**/*.md")'),
+    "**/*.md": ("tests/docs/pages.py", '"deploy/**/*.md"'),
     "**/*.sh": ("tests/deploy/test_scripts.py", 'DEPLOY.rglob("*.sh")'),
     "compose/compose*.yaml": ("tests/deploy/test_compose.py", 'FOLDER.glob("compose*.yaml")'),
     "docker/*": ("tests/deploy/test_docker.py", "for path in FOLDER.iterdir()"),

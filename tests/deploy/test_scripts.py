@@ -199,7 +199,7 @@ def test_a_server_that_loads_is_alive_and_not_healthy(boot: Boot, tmp_path: Path
     server.kill()
     slow = ("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
     server.begin(*slow)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while health("runner", password, port, "--alive") != 0:
         assert time.monotonic() < deadline
     assert health("runner", password, port) != 0

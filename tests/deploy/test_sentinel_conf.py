@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from typer.testing import CliRunner
 
 from redis_state_sync import StatePublisher, StateSubscriber, open_store
@@ -111,7 +113,7 @@ def test_nobody_gets_in_without_a_name(made: Group) -> None:
     """Neither a sentinel nor a data node answers without a user and the right password."""
     for port in (*made.sentinels, *made.nodes):
         with pytest.raises(redis.AuthenticationError):
-            redis.Redis(port=port).ping()
+            redis.Redis(port=port, retry=Retry(NoBackoff(), 0)).ping()
         with pytest.raises(redis.AuthenticationError):
             made.client(port, "client", "wrong").ping()
 

@@ -85,6 +85,8 @@ def test_scripts_of_an_example_are_found() -> None:
         ("num_fetchs_lifetime", test_names.unknown_results),
         ("poll_timer, fetsch_timer", test_names.unknown_results),
         ("node_cash_bytes=0", test_names.unknown_arguments),
+        ("poll_time_out_s", test_names.unknown_words),
+        ("with_redis_stat()", test_names.unknown_words),
         ("REDIS_STATE_SYNC_PASSWORT", test_names.unknown_variables),
     ],
 )

@@ -19,7 +19,7 @@ from tests.docs.pages import PAGES, ROOT, Found, fail_if, spans, tracked
 ENVIRONMENT = re.compile(r"\b(?:REDIS_STATE_SYNC|RSS)_[A-Z_]+\b")
 # Of Ray, redis-py and others, where a page tells of them.
 FOREIGN_ERRORS = {"RayError"}
-FOREIGN_ARGUMENTS = {"runtime_env"}
+FOREIGN_ARGUMENTS = {"runtime_env", "shm_size"}
 # Pages about what others do, or once did.
 ABOUT_OTHERS = {"docs/cases.md", "CHANGELOG.md"}
 
@@ -99,7 +99,22 @@ def unknown_results(text: str) -> list[str]:
 def unknown_arguments(text: str) -> list[str]:
     """`name=value` on its own: a setting, or an argument of something here or in RLlib."""
     named = re.fullmatch(r"([a-z]\w*_\w+)=\S.*", text)
-    return [named[1]] if named and named[1] not in identifiers() | FOREIGN_ARGUMENTS else []
+    return unknown_words(named[1]) if named else []
+
+
+@functools.cache
+def rllib_settings() -> frozenset[str]:
+    return frozenset(vars(importlib.import_module("ray.rllib.algorithms.ppo").PPOConfig()))
+
+
+def unknown_words(text: str) -> list[str]:
+    """A name on its own: of this code, or a setting of RLlib's. With a number it is an example."""
+    named = re.fullmatch(r"([a-z]\w*_\w*[a-z])(?:\(\))?", text)
+    if not named or re.match(r"lag_(?:updates|seconds)_", text):  # These test_docs knows.
+        return []
+    name = named[1].removeprefix("redis_state_sync_")
+    known = name in identifiers() | FOREIGN_ARGUMENTS or name in rllib_settings()
+    return [] if known else [name]
 
 
 def unknown_variables(text: str) -> list[str]:
@@ -112,6 +127,7 @@ CHECKS = [
     unknown_modules,
     unknown_results,
     unknown_arguments,
+    unknown_words,
     unknown_variables,
 ]
 

@@ -33,13 +33,12 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def start(server: EmbeddedServer) -> Iterator[Callable[..., Job]]:
+def start() -> Iterator[Callable[..., Job]]:
     """Starts a command of the README; what still runs when the test ends is killed."""
     with ExitStack() as stack:
 
-        def _start(command: str, *more: str) -> Job:
-            env = {"REDIS_STATE_SYNC_URL": server.url}
-            return stack.enter_context(Job(command, *more, env=env))
+        def _start(url: str, command: str, *more: str) -> Job:
+            return stack.enter_context(Job(command, *more, env={"REDIS_STATE_SYNC_URL": url}))
 
         yield _start
 
@@ -47,8 +46,7 @@ def start(server: EmbeddedServer) -> Iterator[Callable[..., Job]]:
 def test_the_readme_has_every_script() -> None:
     """Each script of the folder has its command in the README, and each command is a script."""
     commands = re.findall(r"^python (\w+\.py)", README, re.M)
-    assert set(commands) | {"server.py", "common.py"} == {p.name for p in FOLDER.glob("*.py")}
-    assert "python server.py" in README
+    assert {*commands, "common.py"} == {p.name for p in FOLDER.glob("*.py")}
 
 
 class Recorder:
@@ -80,22 +78,25 @@ def version(found: re.Match[str]) -> Version:
     return Version.parse(found[1])
 
 
-def test_two_drivers(server: EmbeddedServer, start: Callable[..., Job]) -> None:
+def test_two_drivers(start: Callable[..., Job]) -> None:
     """Evaluation and sampling wait for a learner, follow it, go on when it is killed, and follow
     its successors; a learner does not notice that they are killed; it hands over without losing a
     version, and versions never go back.
     """
-    recorder = Recorder(server.url)
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    start(url, "python server.py", "--port", str(port)).says(url)
+    recorder = Recorder(url)
     try:
-        evaluation = start("python evaluate.py")
+        evaluation = start(url, "python evaluate.py")
         evaluation.says("waits for a first version")
-        first = start("python train.py")
+        first = start(url, "python train.py")
         first.says(r"learner: version (\S+), return")
         old = version(evaluation.says(r"evaluation: version (\S+), return \d+"))
-        sampling = start("python sample.py")
+        sampling = start(url, "python sample.py")
         assert version(sampling.says(r"sampling: \d+ steps with version (\S+)")) >= old
 
-        second = start("python train.py --take-over")
+        second = start(url, "python train.py --take-over")
         begun = version(second.says(r"learner: begins with (\S+)"))
         first.says(f"handed over.*{NAMESPACE}.*taken over")
         assert first.ends() == 0
@@ -115,7 +116,7 @@ def test_two_drivers(server: EmbeddedServer, start: Callable[..., Job]) -> None:
             assert seen == sorted(seen)
             assert seen[-1].generation == newest.generation
 
-        third = start("python train.py --take-over")
+        third = start(url, "python train.py --take-over")
         begun = version(third.says(r"learner: begins with (\S+)"))
         assert begun > newest
         follow(begun, evaluation, sampling)
@@ -157,6 +158,9 @@ class Client:
             return reply.status, reply.headers, json.loads(data)
         return reply.status, reply.headers, data
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def model() -> tuple[Any, dict[str, Any]]:
     """A module as the jobs have, and weights for it."""
@@ -189,7 +193,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_policy_server(server: EmbeddedServer, start: Callable[..., Job]) -> None:
+def test_policy_server(
+    server: EmbeddedServer, start: Callable[..., Job], request: pytest.FixtureRequest
+) -> None:
     """Each answer is by the weights of just the version that it names, while versions come; before
     the first one it is 503 with Retry-After; and without the store it is by the last one.
     """
@@ -198,14 +204,15 @@ def test_policy_server(server: EmbeddedServer, start: Callable[..., Job]) -> Non
     except ImportError:
         skip_or_fail("Ray Serve is missing: pip install 'redis-state-sync[serve]'")
     port = free_port()
-    serving = start("python serve.py", "--port", str(port))
+    serving = start(server.url, "python serve.py", "--port", str(port))
     serving.says("serving: ")
     client = Client(port)
+    request.addfinalizer(client.close)
     for path, body in (("/act", {"obs": [0, 0, 0, 0]}), ("/health", None)):
         status, headers, _ = client.ask(path, body)
         assert (status, headers["Retry-After"]) == (503, "1"), path
     assert client.ask("/act", {"obs": [0, 0]})[0] == 422
-    asking = start("python ask.py", "--port", str(port), "--steps", "100000")
+    asking = start(server.url, "python ask.py", "--port", str(port), "--steps", "100000")
     asking.says("nothing is published yet")
 
     module, like = model()

@@ -44,7 +44,8 @@ class Job:
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._seen: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -105,3 +106,7 @@ class Job:
     ) -> None:
         if self._process.poll() is None:
             self.kill()
+        self._reader.join(10)
+        if not self._reader.is_alive():  # Else something of Ray's holds the other end.
+            assert self._process.stdout is not None
+            self._process.stdout.close()

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from redis_state_sync.cli import completion
 from redis_state_sync.cli.looker import Looker
 from redis_state_sync.cli.options import TIMEOUT_S, AsJson, Timeout, Url
 from redis_state_sync.cli.session import opened
@@ -21,7 +22,11 @@ from redis_state_sync.prometheus import require_prometheus_client
 def exporter(
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NS", help="Look at these namespaces alone. Default: all."),
+        typer.Argument(
+            metavar="NS",
+            help="Look at these namespaces alone. Default: all.",
+            autocompletion=completion.namespaces,
+        ),
     ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any that is free.")
