@@ -11,6 +11,7 @@ import pytest
 from redis_state_sync import (
     History,
     Snapshot,
+    SnapshotPool,
     StatePublisher,
     StateSubscriber,
     StoreError,
@@ -98,6 +99,22 @@ def test_operator_pins_and_learner_rolls_back(boot: Boot) -> None:
         with pytest.raises(StorePermissionError):
             call()
     assert set(operator.pins()) == {"p1"}
+
+
+def test_a_runner_fetches_by_pin(boot: Boot) -> None:
+    """A league's EnvRunners need no more than a runner's rights to see pins and fetch them."""
+    server = boot()
+    learner = store(server, "learner")
+    with contextlib.closing(StatePublisher(learner, "n", history=1)) as publisher:
+        for number in range(3):
+            publisher.publish({"rl_module/p": {"w": np.full(3, number)}}).wait(10)
+            History(learner, "n").pin(f"league/{number}")
+            publisher.flush(10)
+    pool = SnapshotPool(History(store(server, "runner"), "n"), "league/")
+    assert pool.names() == [f"league/{number}" for number in range(3)]
+    for number, name in enumerate(pool.names()):
+        assert int(pool.get(name)["rl_module/p"]["w"][0]) == number
+    assert server.client("root").acl_log() == []
 
 
 def test_operator_sees_and_removes_a_namespace(boot: Boot) -> None:

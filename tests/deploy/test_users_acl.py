@@ -46,7 +46,7 @@ ALLOWED = {
         f"HGETALL {READERS}",
         f"UNLINK {BLOB}",
     ],
-    "runner": [*CONNECT, *READ, *NOTE],
+    "runner": [*CONNECT, *READ, *NOTE, f"HGETALL {PINS}", f"HGET {PINNED} 7-1"],
     "operator": [
         *(*CONNECT, *READ, *NOTE),
         "INFO",
