@@ -111,7 +111,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     fetches = [float(f) for f in re.findall(r"^\d{13}-\d+ ([\d.]+) fetches", printed, re.M)]
     assert len(fetches) == 4, printed[-6000:]
     assert fetches[-1] > 0
-    assert re.search(r"learner +no sign of one", printed)
+    assert "no sign of one" in printed
     assert "after-four" in printed
     assert re.search(r"^newest: \d{13}-\d+ \[.*'rl_module/default_policy'", printed, re.M)
     assert re.search(r"^pinned: \d{13}-\d+ [1-9]\d* arrays", printed, re.M)
