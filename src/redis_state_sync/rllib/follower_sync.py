@@ -155,9 +155,14 @@ def _check_store(settings: Settings, namespace: str, writer_id: str) -> str:
 
 
 def _first_versions(group: Any) -> list[Version]:
-    """Waits until all EnvRunners of a group have a version, the local one first."""
+    """Waits until the EnvRunners of a group have a version.
+
+    A local one beside remote ones is idle: it fetches when it is used, and does not stand among the
+    readers as the stalest of them until then.
+    """
+    idle = group.num_remote_env_runners() > 0
     versions = []
-    for outcome in group.foreach_env_runner(_first_version):
+    for outcome in group.foreach_env_runner(_first_version, local_env_runner=not idle):
         if isinstance(outcome, RedisStateSyncError):
             raise outcome
         versions.append(outcome)
