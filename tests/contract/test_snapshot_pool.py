@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import redis
 
 from redis_state_sync import (
     History,
     SettingsError,
     SnapshotPool,
-    StatePublisher,
     StoreError,
     UnknownVersionError,
     Version,
-    open_store,
 )
 from redis_state_sync.errors import IntegrityError
 from redis_state_sync.keys import Keys
 from redis_state_sync.memory_store import MemoryStore
 from redis_state_sync.testing import ScriptedStore
 from tests.contract.conftest import WAIT, Backend, run
-from tests.contract.servers import free_port, start, valkey_binary
 from tests.contract.test_history import history_of, learner, number_in, published
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,31 +227,3 @@ def test_wrong_arguments(wrong: dict[str, Any]) -> None:
         SnapshotPool(History(MemoryStore("x"), "a"), **wrong)
     with pytest.raises(SettingsError):
         SnapshotPool("league")  # type: ignore[arg-type]
-
-
-def test_the_rights_that_the_docs_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user `runner` has no pool, and has one with what docs/league.md adds to its rules."""
-    rules = re.search(
-        r"^user runner .*?\n\n", (ROOT / "deploy/redis/users.acl").read_text(), re.M | re.S
-    )
-    added = re.search(r"^\(%R~rss.*\)$", (ROOT / "docs/league.md").read_text(), re.M)
-    assert rules
-    assert added
-    words = re.findall(r"\([^)]*\)|\S+", rules[0])[4:]
-    port = free_port()
-    with start(valkey_binary(), port=port) as server:
-        admin = redis.Redis(port=port)
-        admin.execute_command("ACL", "SETUSER", "runner", "on", ">word", *words)
-        with closing(StatePublisher(open_store(server.url), "a")) as publisher:
-            publisher.publish({"rl_module/p": {"w": np.ones(3)}}).wait(WAIT)
-            History(open_store(server.url), "a").pin("league/1")
-        monkeypatch.setenv("REDIS_STATE_SYNC_PASSWORD", "word")
-        clock = Clock()
-        with closing(open_store(f"redis://runner@127.0.0.1:{port}")) as store:
-            pool = SnapshotPool(History(store, "a"), "league/", clock=clock)
-            assert pool.names() == []
-            admin.execute_command("ACL", "SETUSER", "runner", added[0])
-            clock.now += 100
-            assert pool.names() == ["league/1"]
-            assert pool.get("league/1")["rl_module/p"]["w"].tolist() == [1, 1, 1]
-        admin.close()

@@ -30,3 +30,11 @@ def test_what_it_names_is_there() -> None:
     rolling_back = code_blocks(PAGE, "text")[-1]
     assert '{"learner_group": {"learner": {"rl_module": ' in rolling_back
     assert '{"learner_group": {"learner": {"rl_module": ' in train
+
+
+def test_rights_are_those_of_the_runner() -> None:
+    """The rights that the page names for reading pins are in users.acl, for the user `runner`."""
+    users = (ROOT / "deploy" / "redis" / "users.acl").read_text()
+    (runner,) = re.findall(r"^user runner .*?\n\n", users, re.M | re.S)
+    (named,) = re.findall(r"`(\(%R~rss[^`]*)`", (ROOT / PAGE).read_text())
+    assert f"    {named}\n" in runner
