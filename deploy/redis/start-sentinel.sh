@@ -28,13 +28,14 @@ hash_of() { # FILE
 
 NODE_HOST=${RSS_NODE%:*}
 NODE_PORT=${RSS_NODE##*:}
+NODE_ID=$(printf %s "$RSS_NODE" | { sha256sum 2>/dev/null || shasum -a 256; } | cut -c 1-40)
 PRIMARY_HOST=${primary% *}
 PRIMARY_PORT=${primary##* }
 QUORUM=${RSS_QUORUM:-2}
 SENTINEL_PASSWORD=$(sed 's/[\\"]/\\&/g' "$RSS_SECRETS/sentinel_password")
 SENTINEL_SHA256=$(hash_of "$RSS_SECRETS/sentinel_password")
 CLIENT_SHA256=$(hash_of "$RSS_SECRETS/sentinel_client_password")
-export NODE_HOST NODE_PORT PRIMARY_HOST PRIMARY_PORT QUORUM
+export NODE_HOST NODE_PORT NODE_ID PRIMARY_HOST PRIMARY_PORT QUORUM
 export SENTINEL_PASSWORD SENTINEL_SHA256 CLIENT_SHA256
 
 umask 077

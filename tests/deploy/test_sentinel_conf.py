@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import re
 from collections.abc import Iterator
 
@@ -61,6 +62,8 @@ def test_sentinel_settings_are_in_force(made: Group) -> None:
         assert got["announce-ip"] == "localhost"
         assert int(got["announce-port"]) == sentinel
         assert got["sentinel-user"] == "sentinel"
+        identity = hashlib.sha256(f"localhost:{sentinel}".encode()).hexdigest()[:40]
+        assert client.execute_command("SENTINEL", "MYID") == identity
         assert set(client.acl_users()) == {"default", "sentinel", "client", "root"}
 
 
@@ -70,7 +73,7 @@ def test_nothing_else_is_in_the_template() -> None:
     lines = path_of("sentinel.conf").read_text().splitlines()
     names = [" ".join(line.split()[1:2]) for line in lines if line.startswith("sentinel ")]
     assert names == [
-        *("resolve-hostnames", "announce-hostnames", "announce-ip", "announce-port"),
+        *("resolve-hostnames", "announce-hostnames", "announce-ip", "announce-port", "myid"),
         *("monitor", "auth-user", "auth-pass"),
         *("down-after-milliseconds", "failover-timeout", "parallel-syncs"),
         *("sentinel-user", "sentinel-pass"),
