@@ -55,14 +55,14 @@ docs: $(STAMP) ## write what docs/ takes from the code: settings, commands, publ
 	$(BIN)/python -m tools.docs $(ARGS)
 
 .PHONY: test
-test: lint types ## lint, types and all tests (about 20 minutes on 2 cores)
+test: lint types ## lint, types and all tests (about 50 minutes, mostly waiting)
 	$(BIN)/python -m pytest $(ARGS)
 
 # They wait for servers to be replaced, or for what must not be answered.
 SLOW := test_failover.py test_sentinel.py test_tls.py test_limits.py test_cluster.py \
 	test_cluster_changes.py
 .PHONY: test-fast
-test-fast: $(STAMP) ## unit tests and the contract of every store (three minutes)
+test-fast: $(STAMP) ## unit tests and the contract of every store (seven minutes)
 	$(BIN)/python -m pytest tests/unit tests/contract $(SLOW:%=--ignore=tests/contract/%) $(ARGS)
 
 .PHONY: model
